@@ -31,9 +31,9 @@ IGNORED = {
 
 def arguments(parser: argparse.ArgumentParser) -> None:
 
-    def flag(name: str, **more) -> None:
+    def flag(name: str, **keywords) -> None:
         under = "--" + name[2:].replace("-", "_")
-        parser.add_argument(*dict.fromkeys((name, under)), **more)
+        parser.add_argument(*dict.fromkeys((name, under)), **keywords)
 
     flag("--workload-configuration", required=True, metavar="PREFIX", help="of PREFIX.<rank>.et, one per NPU")
     flag("--system-configuration", required=True, metavar="FILE", help="system JSON")
@@ -43,8 +43,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     flag("--num-queues-per-dim", default="1", metavar="N", help="queues of each dimension (1)")
     flag("--injection-scale", default="1", metavar="X", help="multiplies the endpoint delay (1)")
     flag("--rendezvous-protocol", nargs="?", const="true", default="false", metavar="BOOL", help="true or false")
-    for name, why in IGNORED.items():
-        flag(name, metavar="X", help=f"no effect: {why}")
+    for name, reason in IGNORED.items():
+        flag(name, metavar="X", help=f"no effect: {reason}")
     parser.add_argument(
         "--backend",
         choices=("congestion_unaware", "congestion_aware", "congestion_aware_multidim"),
@@ -80,18 +80,18 @@ def run(args: argparse.Namespace) -> int:
         rendezvous=_switch("--rendezvous-protocol", args.rendezvous_protocol),
         corrected=args.corrected,
     )
-    given = [name for name in IGNORED if getattr(args, name[2:].replace("-", "_")) is not None]
+    ignored = [name for name in IGNORED if getattr(args, name[2:].replace("-", "_")) is not None]
     result, point = run_request(request, options, out=args.out)
     row, code = point.row, point.manifest.exit_code
     if not args.quiet:
-        complain(f"warning: {name}: ignored: {IGNORED[name]}" for name in given)
+        complain(f"warning: {name}: ignored: {IGNORED[name]}" for name in ignored)
         complain(f"warning: {text}" for text in result.warnings)
     complain(point.summary.explanation)
     if missing := missing_timeline(options, point.manifest):
         complain([missing])
         code = worst((code, EXIT_USAGE))
     if args.format == "json":
-        more = {
+        extra_fields = {
             "backend": request.backend,
             "corrected": request.corrected,
             "finish_ns": list(result.finish_ns),
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
             "warnings": list(result.warnings),
             "results": str(point.folder),
         }
-        print(json_text({**row, **more}))
+        print(json_text({**row, **extra_fields}))
         return code
     for line in result.lines():
         print(line)

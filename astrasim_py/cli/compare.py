@@ -42,14 +42,14 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("compare", f"names {len(names)} results", "name two")
     first, second = names
     points = parse_words([word for word in args.names if word not in names])
-    found = compare_named(first, second, args.out, points)
-    swept = {key: {str(row.sweep.get(key)) for row in found.rows} for row in found.rows for key in row.sweep}
+    comparison = compare_named(first, second, args.out, points)
+    swept = {key: {str(row.sweep.get(key)) for row in comparison.rows} for row in comparison.rows for key in row.sweep}
     selection.check(swept | dict.fromkeys(("a_ns", "b_ns", "ratio"), ()))
-    rows = selection.of(found.rows)
+    rows = selection.of(comparison.rows)
     if args.format == "json":
-        mean = None if found.mean is None else Decimal(f"{found.mean:.6g}")
-        about = {"a": found.names[0], "b": found.names[1], "mean": mean}
-        print(json_text({**about, "rows": rows, "only_a": found.only_a, "only_b": found.only_b}))
+        mean = None if comparison.mean is None else Decimal(f"{comparison.mean:.6g}")
+        about = {"a": comparison.names[0], "b": comparison.names[1], "mean": mean}
+        print(json_text({**about, "rows": rows, "only_a": comparison.only_a, "only_b": comparison.only_b}))
     elif args.format == "csv":
         keys = list(dict.fromkeys(key for row in rows for key in row.sweep))
         columns = [*keys, "a_ns", "b_ns", "ratio", "status_a", "status_b"]
@@ -58,5 +58,5 @@ def run(args: argparse.Namespace) -> int:
         print(markdown_text(comparison_columns(rows)))
     else:
         shown = rows if args.top or args.sort or args.where else rows[:_ROWS]
-        print(comparison_text(found, shown, terminal_width()))
+        print(comparison_text(comparison, shown, terminal_width()))
     return 0

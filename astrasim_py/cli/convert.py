@@ -88,13 +88,13 @@ def _jsonl_set(prefix: str) -> list[Path]:
     folder, base = named(prefix, TraceError).parent, Path(prefix).name
     pattern = re.compile(re.escape(base) + r"\.(0|[1-9][0-9]{0,9})\.jsonl")
     try:
-        found = {int(m[1]): p for p in folder.iterdir() if (m := pattern.fullmatch(p.name))}
+        paths = {int(m[1]): p for p in folder.iterdir() if (m := pattern.fullmatch(p.name))}
     except OSError:
         return []
-    missing = [rank for rank in range(max(found, default=-1) + 1) if rank not in found]
+    missing = [rank for rank in range(max(paths, default=-1) + 1) if rank not in paths]
     if missing:
         raise TraceError(prefix, f"{base}.{missing[0]}.jsonl is missing", "provide one file for every rank")
-    return [found[rank] for rank in sorted(found)]
+    return [paths[rank] for rank in sorted(paths)]
 
 
 def read(source: str) -> tuple:
@@ -152,15 +152,15 @@ def run(args: argparse.Namespace) -> int:
         from astrasim_py.program.files import write_npz
 
         write_npz(args.target, algorithm)
-        written = [Path(args.target)]
+        files = [Path(args.target)]
     elif form == ".xml":
-        written = [Path(args.target)]
+        files = [Path(args.target)]
         dropped += _write_msccl(args, algorithm, sizes)
     else:
-        written = _write(args, traces, single)
+        files = _write(args, traces, single)
     count = sum(len(trace) for trace in (traces or algorithm.traces))
-    print(f"{args.source} -> {written[0]}" + (f" … {written[-1].name}" if len(written) > 1 else ""))
-    print(f"{len(written)} file{'s' if len(written) > 1 else ''}, {count} nodes")
+    print(f"{args.source} -> {files[0]}" + (f" … {files[-1].name}" if len(files) > 1 else ""))
+    print(f"{len(files)} file{'s' if len(files) > 1 else ''}, {count} nodes")
     print(f"dropped: {', '.join(dict.fromkeys(dropped))}" if dropped else "dropped: nothing")
     if algorithm is not None and "size" in sizes:
         from astrasim_py.msccl.ir import outside_window
@@ -173,8 +173,8 @@ def run(args: argparse.Namespace) -> int:
 def _check_usage(args: argparse.Namespace, form: str, sizes: dict[str, int]) -> None:
     """Refuse options that say nothing about this OUT, before anything is read."""
     if form in (".npz", ".xml") and (args.dialect in _SIZES or "size" in sizes):
-        kept = "an .npz keeps both dialects as they are" if form == ".npz" else "MSCCL-IR states sizes in chunks"
-        raise UsageError(args.target, kept, "drop --size and --dialect")
+        problem = "an .npz keeps both dialects as they are" if form == ".npz" else "MSCCL-IR states sizes in chunks"
+        raise UsageError(args.target, problem, "drop --size and --dialect")
     if form == ".jsonl" and args.dialect in _SIZES:
         raise UsageError(args.target, "JSON lines keep what a trace says", "convert to .et with --dialect first")
     if form != ".xml" and (args.dialect in _RUNTIMES or "min_bytes" in sizes or "max_bytes" in sizes):
@@ -186,17 +186,17 @@ def _check_usage(args: argparse.Namespace, form: str, sizes: dict[str, int]) -> 
 
 def _as_algorithm(args: argparse.Namespace, traces, algorithm, form: str, sizes: dict[str, int]):
     """The algorithm that is written, where OUT or an option needs one; else None."""
-    said = {"made_for": sizes.get("made_for"), "root": args.root}
+    promise = {"made_for": sizes.get("made_for"), "root": args.root}
     if algorithm is None:
         if form not in (".npz", ".xml") and "size" not in sizes and not (args.protocol or args.contract):
             return None
         from astrasim_py.program.interchange import algorithm_from_traces
 
-        algorithm = algorithm_from_traces(traces, args.collective, source=args.source, **said)
-    elif args.collective is not None or any(value is not None for value in said.values()):
+        algorithm = algorithm_from_traces(traces, args.collective, source=args.source, **promise)
+    elif args.collective is not None or any(value is not None for value in promise.values()):
         from astrasim_py.program.interchange import promised
 
-        algorithm = promised(algorithm, args.collective, **said)
+        algorithm = promised(algorithm, args.collective, **promise)
     if args.contract:
         from astrasim_py.collectives.contract import read_contract
 
@@ -253,7 +253,7 @@ def _without(dialect: str, traces: Sequence) -> list[str]:
 def _clock(traces: Sequence) -> list[str]:
     """What readers of whole microseconds do not see of durations."""
     exact = [(t.column("duration_ps"), t.duration_micros) for t in traces if t.has_column("duration_ps")]
-    nodes = sum(int(((ps >= 0) & (ps != whole.astype(ps.dtype) * 10**6)).sum()) for ps, whole in exact)
+    nodes = sum(int(((ps >= 0) & (ps != micros.astype(ps.dtype) * 10**6)).sum()) for ps, micros in exact)
     waits = "wait is" if nodes == 1 else "waits are"
     return [f"the clock: {nodes} {waits} in duration_ps, which other tools do not read"] if nodes else []
 
@@ -276,16 +276,16 @@ def _unread(path: str) -> list[str]:
     document, _, after = rest.partition("</algo>")
     if re.sub(r"<\?.*?\?>|\ufeff", "", before, flags=re.DOTALL).strip() or after.strip():
         lost.append("what stands around the document")
-    found: dict[str, None] = {}
+    unread: dict[str, None] = {}
     for element, attributes in re.findall(r"<([A-Za-z_][\w.:-]*)([^<>]*)", "<algo" + document):
-        known = _KNOWN.get(element)
-        if known is None:
-            found.setdefault(f'element "{element}"')
+        attributes_known = _KNOWN.get(element)
+        if attributes_known is None:
+            unread.setdefault(f'element "{element}"')
             continue
         for name in re.findall(r"([\w.:-]+)\s*=", re.sub(r"\"[^\"]*\"|'[^']*'", "", attributes)):
-            if name not in known.split():
-                found.setdefault(f'{element} attribute "{name}"')
-    return lost + list(found)[:_LISTED]
+            if name not in attributes_known.split():
+                unread.setdefault(f'{element} attribute "{name}"')
+    return lost + list(unread)[:_LISTED]
 
 
 def _lost(traces: Sequence, form: str) -> list[str]:
@@ -294,11 +294,11 @@ def _lost(traces: Sequence, form: str) -> list[str]:
     from astrasim_py.program.files import kept_metadata
     from astrasim_py.program.interchange import STATED
 
-    names, attributes, tensors, left = False, set(), False, _SEARCHED
+    names, attributes, tensors, budget = False, set(), False, _SEARCHED
     distinct = list(dict.fromkeys(traces))
     for trace in distinct if any(t.raw is not None or t.has_names for t in distinct) else ():
-        rows = range(min(len(trace), left))
-        left -= len(rows)
+        rows = range(min(len(trace), budget))
+        budget -= len(rows)
         for node in map(trace.node, rows):
             names = names or bool(node.name)
             tensors = tensors or node.HasField("inputs") or node.HasField("outputs")
@@ -317,9 +317,9 @@ def _lost(traces: Sequence, form: str) -> list[str]:
         }
     lost += [f'attribute "{name}"' for name in sorted(attributes)]
     if form in (".npz", ".xml"):
-        told = {a.name for t in distinct for a in t.metadata if a.name not in STATED}
-        kept = {a.name for t in distinct for a in t.metadata if kept_metadata(a)} if form == ".npz" else set()
-        lost += [f'metadata "{name}"' for name in sorted(told - kept) if not name.startswith("msccl_")]
+        names_read = {a.name for t in distinct for a in t.metadata if a.name not in STATED}
+        names_kept = {a.name for t in distinct for a in t.metadata if kept_metadata(a)} if form == ".npz" else set()
+        lost += [f'metadata "{name}"' for name in sorted(names_read - names_kept) if not name.startswith("msccl_")]
     return lost
 
 

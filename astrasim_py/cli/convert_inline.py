@@ -58,7 +58,7 @@ def _scenario(args: argparse.Namespace):
         if args.algorithm:
             raise UsageError("--algorithm", "is for traces; a scenario names its own", "write --set algorithms.…=…")
         return load_scenario(args.source, args.set, allow_outside=True, allow_code=args.allow_code)
-    given = dict(text.partition("=")[::2] for text in args.algorithm)
+    algorithms = dict(text.partition("=")[::2] for text in args.algorithm)
     wrong = next((text for text in args.algorithm if "=" not in text), None)
     if wrong is not None:
         raise UsageError("--algorithm", f'"{wrong}" names no collective', "write e.g. all_reduce=ring")
@@ -66,7 +66,7 @@ def _scenario(args: argparse.Namespace):
     groups = groups_beside(args.source)
     trace = {"trace": args.source} | ({"groups": groups} if groups else {})
     scenario = {"topology": network | {"latency": "500 ns"}, "workload": trace}
-    return load_scenario(scenario | ({"algorithms": given} if given else {}), args.set, allow_outside=True)
+    return load_scenario(scenario | ({"algorithms": algorithms} if algorithms else {}), args.set, allow_outside=True)
 
 
 def _job(args: argparse.Namespace, names: list[str]) -> int:

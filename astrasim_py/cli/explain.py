@@ -38,22 +38,22 @@ def run(args: argparse.Namespace) -> int:
 
     check_positive(args, "lines")
     names = [word for word in args.names if "=" not in word or os.path.exists(word)]
-    wanted = parse_words([word for word in args.names if word not in names])
-    explained = explain_chosen(names, wanted, args.out, worst=args.worst)
-    for each in explained:
-        complain(each.notes)
+    selection = parse_words([word for word in args.names if word not in names])
+    explained = explain_chosen(names, selection, args.out, worst=args.worst)
+    for explanation in explained:
+        complain(explanation.notes)
     if len(explained) == 2:
-        print(engines_text([each.point.manifest.engine or None for each in explained]), end="")
+        print(engines_text([explanation.point.manifest.engine or None for explanation in explained]), end="")
         print(difference_text(difference_of(*explained)))
         return 0
-    (found,) = explained
-    more = {} if args.lines is None else {"lines": args.lines}
-    manifest = found.point.manifest
+    (point,) = explained
+    options = {} if args.lines is None else {"lines": args.lines}
+    manifest = point.point.manifest
     print(f"{manifest.scenario}: {manifest.point}")
     if manifest.repeat > 1:
         print("seeds: " + ", ".join(f"{key} {seed}" for key, seed in manifest.seeds.items()))
     print(engines_text([manifest.engine or None]), end="")
-    if jobs := [found.point.row.of_job(job) for job in found.point.summary.jobs]:
+    if jobs := [point.point.row.of_job(job) for job in point.point.summary.jobs]:
         print(f"\n{jobs_text(jobs)}\n")
-    print(explanation_text(found.explanation, **more))
+    print(explanation_text(point.explanation, **options))
     return 0

@@ -51,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
     if args.calibrate:
         from astrasim_py.exploration.calibrate import calibrated
 
-        constants, said = calibrated(args.calibrate)
+        constants, note = calibrated(args.calibrate)
         exploration = replace(exploration, constants=constants)
-        complain(() if args.quiet else [said])
-    asked = args.explain or args.why_not or args.diff
-    if not asked:
+        complain(() if args.quiet else [note])
+    question = args.explain or args.why_not or args.diff
+    if not question:
         from astrasim_py.exploration.results import require_parquet, results_folder
 
         if args.parquet:
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         priced = price(exploration, grid_of(exploration), tell=line.show)
     rate = priced.grid.count / max(time.monotonic() - begin, 1e-9)
     complain(() if args.quiet else [f"{priced.grid.count:,} configurations priced, {rate:,.0f} a second"])
-    return _answer(args, priced) if asked else _table(args, priced)
+    return _answer(args, priced) if question else _table(args, priced)
 
 
 def _answer(args: argparse.Namespace, priced) -> int:
@@ -111,13 +111,13 @@ def _table(args: argparse.Namespace, priced) -> int:
     top = min(exploration.keys.simulate.top, len(rows))
     options = {key: getattr(args, key) for key in ("out", "jobs", "cluster", "fresh", "engine")}
     progress = on_terminal(f"{top} simulations", quiet=args.quiet)
-    found = simulate(priced, rows[:top], order[:top], progress=progress, **options)
-    rows = [row | more for row, more in zip(rows, (*found.rows, *({},) * (len(rows) - top)), strict=True)]
-    code = found.result.exit_code if found.result else 0
-    if found.result:
-        print_failures(found.result)
-        complain(() if args.quiet else found.result.notes)
-        if found.result.interrupted:
+    simulated = simulate(priced, rows[:top], order[:top], progress=progress, **options)
+    rows = [row | fields for row, fields in zip(rows, (*simulated.rows, *({},) * (len(rows) - top)), strict=True)]
+    code = simulated.result.exit_code if simulated.result else 0
+    if simulated.result:
+        print_failures(simulated.result)
+        complain(() if args.quiet else simulated.result.notes)
+        if simulated.result.interrupted:
             return code
     changes = what_if(priced) if args.what_if else []
     files = {"what_if.csv": csv_rows(tuple(changes[0]), changes)} if changes else {}
@@ -125,25 +125,25 @@ def _table(args: argparse.Namespace, priced) -> int:
         from astrasim_py.exploration.figures import figures
 
         files |= figures(priced, rows, changes)
-    best = {"best": rows[found.best]["configuration"], "best_by_closed_form": rows[0]["configuration"]}
+    best = {"best": rows[simulated.best]["configuration"], "best_by_closed_form": rows[0]["configuration"]}
     write_results(args.folder, priced, rows, args.flops, best, files)
     if args.parquet:
         table_parquet(rows, args.flops, args.parquet)
     if args.format == "json":
         shown = [text.table_row(row, args.flops) for row in rows[: args.rows]]
-        said = {"configurations": priced.grid.count, "refused": priced.refused, "rows": shown, "what_if": changes}
-        print(json_text(said | best))
+        document = {"configurations": priced.grid.count, "refused": priced.refused, "rows": shown, "what_if": changes}
+        print(json_text(document | best))
         return code
     print(text.refused_text(priced.refused, priced.grid.count))
     if exploration.keys.memory == "fit":
         print(text.fit_text(rows[0]))
     print(f"\n{text.table_text(rows[: args.rows], args.flops)}\n")
-    if found.gaps and found.result:
-        print(text.order_text(rows[:top], found.gaps, found.wrong_pairs, found.pairs, found.fastest))
-        print(fold_text(found.result.rows, found.result.summaries), end="")
+    if simulated.gaps and simulated.result:
+        print(text.order_text(rows[:top], simulated.gaps, simulated.wrong_pairs, simulated.pairs, simulated.fastest))
+        print(fold_text(simulated.result.rows, simulated.result.summaries), end="")
     if notes := text.notes_text(rows[: max(args.rows, top)]):
         print(notes)
     if changes:
         print(f"{text.what_if_text(changes)}\n")
-    print(f"{text.best_text(rows, found.best)}\nresults: {args.folder}")
+    print(f"{text.best_text(rows, simulated.best)}\nresults: {args.folder}")
     return code

@@ -20,12 +20,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from astrasim_py.validation.exercises import exercises
 
-    known = exercises()
+    lessons = exercises()
     if args.number is None:
-        for number, exercise in enumerate(known, 1):
+        for number, exercise in enumerate(lessons, 1):
             print(f"{number}  {exercise.title} ({exercise.minutes} min, scenario {exercise.lesson})")
         return EXIT_OK
-    exercise = _numbered(known, args.number, "lesson")
+    exercise = _numbered(lessons, args.number, "lesson")
     if args.question is not None:
         question = _numbered(exercise.questions, args.question, "question")
         if args.answer is None:
@@ -55,18 +55,18 @@ def _filled(text: str) -> str:
     return textwrap.fill(text, 100, subsequent_indent="   ")
 
 
-def _numbered(items, number: int, what: str):
+def _numbered(items, number: int, kind: str):
     if not 1 <= number <= len(items):
-        raise UsageError(f"{what} {number}", "does not exist", f"write 1 to {len(items)}")
+        raise UsageError(f"{kind} {number}", "does not exist", f"write 1 to {len(items)}")
     return items[number - 1]
 
 
 def _check(exercise, question, text: str) -> bool:
     from astrasim_py.validation.exercises import answer_to, judged, typed
 
-    given = typed(text, question.unit)
-    is_right, why = judged(question, answer_to(exercise, question), given)
-    print(_filled(f"{'Right' if is_right else 'Not yet'}. {why}"))
+    value = typed(text, question.unit)
+    is_right, reason = judged(question, answer_to(exercise, question), value)
+    print(_filled(f"{'Right' if is_right else 'Not yet'}. {reason}"))
     return is_right
 
 

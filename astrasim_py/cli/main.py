@@ -150,8 +150,8 @@ def _told(error: BaseException) -> tuple[int, list[str]]:
         return errors.EXIT_INTERNAL, ["out of memory; use fewer NPUs, a lower --record level or --jobs 1"]
     from astrasim_py.core.registry import own_failure
 
-    if own := own_failure(error):
-        return errors.EXIT_USAGE, [own]
+    if reason := own_failure(error):
+        return errors.EXIT_USAGE, [reason]
     text = " ".join(f"{type(error).__name__}: {error}".split())
     problem = "this is a defect of astrasim_py, please report it (ASTRASIM_DEBUG=1 shows where)"
     return errors.EXIT_INTERNAL, [f"{problem}: {text}"]

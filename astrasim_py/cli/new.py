@@ -35,11 +35,11 @@ def listed() -> list[tuple[str, str]]:
     """Name and title of every lesson, by name."""
     from astrasim_py.core.document import read_document
 
-    found = []
+    lessons = []
     for path in sorted(_LESSONS.glob("*.yaml")):
         title = read_document(path).get("title")
-        found.append((path.stem, str(title.data) if title is not None else ""))
-    return found
+        lessons.append((path.stem, str(title.data) if title is not None else ""))
+    return lessons
 
 
 def copy(name: str, target: str | os.PathLike) -> list[Path]:
@@ -58,17 +58,17 @@ def copy(name: str, target: str | os.PathLike) -> list[Path]:
     files = {file: None for point in expand(load_scenario(lesson)) for file in input_digests(point)}
     text = _SCHEMA_LINE.sub(f"# yaml-language-server: $schema={SCHEMA}", lesson.read_text("utf-8"), count=1)
     target = named(target, OutputError)
-    written = [target / lesson.name, target / SCHEMA, *(target / file for file in files)]
-    for path in written:
+    paths = [target / lesson.name, target / SCHEMA, *(target / file for file in files)]
+    for path in paths:
         if path.name != SCHEMA and os.path.lexists(path):
             raise OutputError(str(path), "is there already", "name another folder")
     try:
-        for path in written:
+        for path in paths:
             make_folders(path.parent)
-        written[0].write_text(text, "utf-8")
-        shutil.copyfile(_DATA / "schema" / SCHEMA, written[1])
+        paths[0].write_text(text, "utf-8")
+        shutil.copyfile(_DATA / "schema" / SCHEMA, paths[1])
         for file in files:
             shutil.copyfile(_LESSONS / file, target / file)
     except OSError as error:
         raise OutputError(str(target), f"cannot be written: {error.strerror}", "name another folder") from None
-    return written
+    return paths

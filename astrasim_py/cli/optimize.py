@@ -47,13 +47,13 @@ def run(args: argparse.Namespace) -> int:
     seconds = _seconds(args)
     allowed = {"allow_outside": args.allow_outside, "allow_code": args.allow_code}
     scenario = load_scenario(args.scenario, args.set, **allowed)
-    wanted = parse_words(args.point)
-    check_files(point_of(scenario, wanted))
+    selection = parse_words(args.point)
+    check_files(point_of(scenario, selection))
     with progress_line(quiet=args.quiet) as line:
         result = optimize(
             scenario,
             args.out,
-            wanted=wanted,
+            wanted=selection,
             over=args.over,
             seconds=seconds,
             evaluations=args.evaluations,
@@ -81,7 +81,7 @@ def _show(args: argparse.Namespace, result, files: list[str]) -> None:
 
     listed = list(text.changes(result))
     if args.format == "json":
-        found = {
+        document = {
             "baseline_ps": result.baseline_ps,
             "makespan_ps": result.makespan_ps,
             "bound_ps": result.bound.ps,
@@ -92,11 +92,11 @@ def _show(args: argparse.Namespace, result, files: list[str]) -> None:
             "warnings": list(result.space.warnings),
             "changes": [dict(zip(("what", "before", "after", "without"), row, strict=True)) for row in listed],
         }
-        print(json_text(found))
+        print(json_text(document))
         return
     print(text.headline(result))
-    for what, before, after, lost in listed:
-        print(f"  {what}: {before} -> {after} ({lost} without)")
+    for choice, before, after, lost in listed:
+        print(f"  {choice}: {before} -> {after} ({lost} without)")
     print(text.tried(result))
     for warning in result.space.warnings:
         print(f"warning: {warning}")

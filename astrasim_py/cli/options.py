@@ -104,16 +104,16 @@ def record_options(parser: argparse.ArgumentParser, default: str | None = None) 
 
 def number_list(text: str, place: str) -> list[int]:
     """``0-7,12`` as numbers. Raises UsageError."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in map(str.strip, text.split(",")):
         match = _RANGE.fullmatch(part)
         if match is None:
             raise UsageError(place, f'"{text}" is no list of numbers', "write e.g. 0-7,12")
         first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or len(found) + last - first >= _MOST:
+        if last < first or len(numbers) + last - first >= _MOST:
             raise UsageError(place, f'"{part}" runs backwards, or too far', "write e.g. 0-7,12")
-        found += range(first, last + 1)
-    return found
+        numbers += range(first, last + 1)
+    return numbers
 
 
 def timeline_of(args: argparse.Namespace) -> bool | tuple[int, ...]:
@@ -178,20 +178,20 @@ def engines_text(ran: Iterable[str | None] | Mapping[str, int]) -> str:
 
 def fold_text(rows: Iterable[Row], summaries: Iterable[Summary | None]) -> str:
     """A line that says whether folded results are exact, and if not, by how much they may be off."""
-    told: list[str] = []
+    texts: list[str] = []
     most, estimates = 0.0, 0
     for row, summary in zip(rows, summaries, strict=True):
         if not summary or not (row.engine or "").endswith(FOLDED):
             continue
         fold = summary.fold
-        told.append(fold.text if fold else "exact; every rank does what the first one does")
+        texts.append(fold.text if fold else "exact; every rank does what the first one does")
         if fold and not fold.exact:
             estimates += 1
             most = max(most, fold.deviation / max(summary.makespan_ps, 1))
-    if len(set(told)) <= 1:
-        return f"fold: {told[0]}\n" if told else ""
-    some = f", {estimates} are estimates, off by {100 * most:.{2 if most < 1 else 4}g} % at most" if estimates else ""
-    return f"fold: {len(told) - estimates} of {len(told)} points are exact{some}\n"
+    if len(set(texts)) <= 1:
+        return f"fold: {texts[0]}\n" if texts else ""
+    note = f", {estimates} are estimates, off by {100 * most:.{2 if most < 1 else 4}g} % at most" if estimates else ""
+    return f"fold: {len(texts) - estimates} of {len(texts)} points are exact{note}\n"
 
 
 def each(items: Iterable[T], work: Callable[[T], R], codes: list[int]) -> Iterator[R]:

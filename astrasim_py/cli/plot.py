@@ -12,8 +12,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from astrasim_py.inspection.stored_results import plot_folder
 
-    drawn = plot_folder(args.folder)
-    complain(drawn.notes)
-    for path in drawn.figures:
+    drawing = plot_folder(args.folder)
+    complain(drawing.notes)
+    for path in drawing.figures:
         print(path)
     return 0

@@ -34,8 +34,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     loud = parser.add_mutually_exclusive_group()
     loud.add_argument("--quiet", action="store_true", help="nothing but errors, and what --format asks for")
-    everything = "also every collective of every point, and all that is known of points that are not done"
-    loud.add_argument("-v", "--verbose", action="store_true", help=everything)
+    verbose_help = "also every collective of every point, and all that is known of points that are not done"
+    loud.add_argument("-v", "--verbose", action="store_true", help=verbose_help)
     options.table_options(parser)
 
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     options.check_positive(args, "jobs")
     if args.jobs is not None and args.cluster is not None:
         raise UsageError("--jobs", "counts processes of this machine, and --cluster has its own", "leave one out")
-    limits, wanted, timeline = options.limits_of(args), options.selection_of(args), options.timeline_of(args)
+    limits, selection, timeline = options.limits_of(args), options.selection_of(args), options.timeline_of(args)
     codes, allowed = [0], {"allow_outside": args.allow_outside, "allow_code": args.allow_code}
     loaded = list(options.each(args.scenarios, lambda path: load_scenario(path, args.set, **allowed), codes))
     names = [scenario.name for scenario in loaded]
@@ -62,25 +62,25 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.scenario.variables import swept_values
 
     for scenario in loaded:
-        wanted.check(swept_values(scenario.axes))
+        selection.check(swept_values(scenario.axes))
     share = None if args.points is None else parse_share(args.points)
     rows: list[Row] = []
-    same = {name: getattr(args, name) for name in _PASSED_ON}
-    asked = {"level": args.record, "engine": args.engine, "fold": args.fold, "timeline": timeline, **limits}
+    keywords = {name: getattr(args, name) for name in _PASSED_ON}
+    point_keys = {"level": args.record, "engine": args.engine, "fold": args.fold, "timeline": timeline, **limits}
 
     def run_one(scenario: "LoadedScenario") -> "RunResult":
         progress = on_terminal(scenario.name, quiet=args.quiet)
-        return run_scenario(scenario, options_for(scenario, **asked), points=share, progress=progress, **same)
+        return run_scenario(scenario, options_for(scenario, **point_keys), points=share, progress=progress, **keywords)
 
     for result in options.each(loaded, run_one, codes):
         print_failures(result, whole=args.verbose or len(result.rows) == 1)
         tables = args.format in TABLES
         if not args.quiet:
             options.complain(note for note in result.notes if not tables or note not in result.footer)
-        found = wanted.of(medians(result.rows))
-        rows += found
+        matches = selection.of(medians(result.rows))
+        rows += matches
         if tables and not (args.quiet and args.format is None):
-            _show(result, found, args)
+            _show(result, matches, args)
         codes.append(result.exit_code)
         if result.interrupted:
             break
@@ -103,13 +103,13 @@ def print_failures(result: "RunResult", *, whole: bool = True) -> None:
 
     by_reason: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for failure in result.failures:
-        first, *rest = failure.lines or ("",)
-        by_reason.setdefault((first.removeprefix(f"{failure.point}: "), *rest), []).append(failure.lines)
+        first, *more_lines = failure.lines or ("",)
+        by_reason.setdefault((first.removeprefix(f"{failure.point}: "), *more_lines), []).append(failure.lines)
         if failure.detail and os.environ.get("ASTRASIM_DEBUG") == "1":
             print(failure.detail, file=sys.stderr)
     for lines, points in ((group[0], len(group)) for group in by_reason.values()):
-        more = "" if whole or len(lines) < 2 else " (-v says more)"
-        options.complain((f"{lines[0]}{and_more(points)}{more}", *(lines[1:] if whole else ())) if lines else ())
+        hint = "" if whole or len(lines) < 2 else " (-v says more)"
+        options.complain((f"{lines[0]}{and_more(points)}{hint}", *(lines[1:] if whole else ())) if lines else ())
 
 
 #: Jobs of all points, beyond which only --verbose shows them.
@@ -125,8 +125,8 @@ def _show(result: "RunResult", rows: "Sequence[Row]", args: argparse.Namespace) 
     if result.title:
         print(result.title)
     width = options.terminal_width()
-    most = MOST_ROWS if args.top is None else None
-    print(summary_text(rows, width, most, ordered=args.sort is not None) if rows else "no row meets --where")
+    limit = MOST_ROWS if args.top is None else None
+    print(summary_text(rows, width, limit, ordered=args.sort is not None) if rows else "no row meets --where")
     if 0 < len(rows) < len(medians(result.rows)):
         print(f"{len(rows)} of {number_of(len(medians(result.rows)), 'row')}")
     pairs = zip(result.rows, result.summaries, strict=True)

@@ -20,17 +20,17 @@ def quantity(parse: Callable[[object, str], int], text: str, option: str, exampl
         raise UsageError(error.place, error.problem, remedy) from None
 
 
-def spelled(text: str, options: Mapping[str, str], other: str = "") -> str:
-    """A text in which settings of YAML, ``gbs: 512``, are options. `options`: key → option. `other`: of another key,
+def spelled(text: str, options: Mapping[str, str], template: str = "") -> str:
+    """A text in which settings of YAML, ``gbs: 512``, are options. `options`: key → option. `template`: of another key,
     with ``{key}`` and ``{value}``, without its quotes; empty: it stays.
     """
 
     def option(match: re.Match) -> str:
         key, value = match[1], match[2]
         if key in options:
-            known = options[key]
-            return known.replace("{value}", value) if "{value}" in known else f"{known} {_as_word(value)}"
-        return other.format(key=key, value=value.strip('"')) if other else match[0]
+            word = options[key]
+            return word.replace("{value}", value) if "{value}" in word else f"{word} {_as_word(value)}"
+        return template.format(key=key, value=value.strip('"')) if template else match[0]
 
     return _SETTING.sub(option, text)
 
@@ -43,5 +43,5 @@ def _as_word(value: str) -> str:
 def retold(error: AstraError, place: Callable[[str], str], remedy: Callable[[str], str]) -> AstraError:
     """The same error, or list of errors, with other places and remedies."""
     if isinstance(error, ErrorList):
-        return ErrorList([retold(each, place, remedy) for each in error.errors])
+        return ErrorList([retold(member, place, remedy) for member in error.errors])
     return type(error)(place(error.place), error.problem, remedy(error.remedy))

@@ -55,7 +55,7 @@ def run_synthesize(args: argparse.Namespace) -> int:
     _writable(args)
     with progress_line(quiet=args.quiet, every=_EVERY) as line:
         line.show("searching")
-        found = find(
+        result = find(
             request,
             fresh=args.fresh,
             record=not args.count,
@@ -64,19 +64,19 @@ def run_synthesize(args: argparse.Namespace) -> int:
         )
         line.show(_STAGES["write"])
         if not args.quiet:
-            complain(_notes(found, topology, None if args.exact else request.budget))
+            complain(_notes(result, topology, None if args.exact else request.budget))
             complain(_not_planned_for(args))
-        row = {"topology": topology.name, **facts_of(found), "seconds": round(found.schedule.search.seconds, 3)}
-        row |= {"reused": found.reused, "exact": args.exact, **_written(found, args, original)}
-    print(json_text(row) if args.format == "json" else _text(row, found))
+        row = {"topology": topology.name, **facts_of(result), "seconds": round(result.schedule.search.seconds, 3)}
+        row |= {"reused": result.reused, "exact": args.exact, **_written(result, args, original)}
+    print(json_text(row) if args.format == "json" else _text(row, result))
     return EXIT_OK
 
 
 def _check(args: argparse.Namespace) -> None:
-    for option, (least, most) in _RANGES.items():
+    for option, (least, limit) in _RANGES.items():
         value = getattr(args, option)
-        if value is not None and not least <= value <= most:
-            raise UsageError(f"--{option}", f"{value} is out of range", f"write {least} to {most}")
+        if value is not None and not least <= value <= limit:
+            raise UsageError(f"--{option}", f"{value} is out of range", f"write {least} to {limit}")
     if args.count and (args.out or args.schedule or args.figure):
         problem = "what is only counted can neither be written nor drawn"
         raise UsageError("--count", problem, "drop --count, or --out, --schedule and --figure")
@@ -124,8 +124,8 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     transfers = parts * (len(npus) - 1) * (2 if kind == "all_reduce" else 1)
     if transfers > MAX_RECORDED and not (args.count and kind in COUNTED):
         problem = f"about {transfers} transfers are more than {MAX_RECORDED}, which fit in memory"
-        more = ", or count them only (--count)" if kind in COUNTED else ""
-        raise UsageError("--chunks" if parts > len(npus) else "--topology", problem, f"use fewer chunks or NPUs{more}")
+        hint = ", or count them only (--count)" if kind in COUNTED else ""
+        raise UsageError("--chunks" if parts > len(npus) else "--topology", problem, f"use fewer chunks or NPUs{hint}")
     occupied = tuple(read_occupancy(file, topology, "--occupied") for file in args.occupied)
     blocks = None if args.blocks is None else size_matrix(args.blocks, len(npus), "--blocks")
     return Request(
@@ -143,9 +143,9 @@ def _chunks(text: str) -> int | None:
     return int(text)
 
 
-def _notes(found: SynthesisResult, topology: Topology, budget: float | None) -> list[str]:
-    schedule, search, lines = found.schedule, found.schedule.search, []
-    if found.reused:
+def _notes(result: SynthesisResult, topology: Topology, budget: float | None) -> list[str]:
+    schedule, search, lines = result.schedule, result.schedule.search, []
+    if result.reused:
         lines.append("found before, and reused; --fresh searches again")
     if search.cut:
         lines.append("the search was cut by its limit of time: another machine may find another schedule")
@@ -163,12 +163,12 @@ def _not_planned_for(args: argparse.Namespace) -> list[str]:
     beside, costs = network_beside(args.topology), {"model": args.model, "link_busy": args.link_busy}
     network = beside.get("network")
     if isinstance(network, Mapping):
-        left = [f"network.{key}: {value}" for key, value in network.items() if value != costs.get(key)]
+        ignored = [f"network.{key}: {value}" for key, value in network.items() if value != costs.get(key)]
     else:
-        left = ["network"] * bool(network)
-    left += ["nic"] * ("nic" in beside)
+        ignored = ["network"] * bool(network)
+    ignored += ["nic"] * ("nic" in beside)
     planned = f"the schedule is planned, and simulated, for {args.model}"
-    return [f"warning: {args.topology}: {planned}, and not for {', '.join(left)}"] if left else []
+    return [f"warning: {args.topology}: {planned}, and not for {', '.join(ignored)}"] if ignored else []
 
 
 #: Seconds between two lines of progress where stderr is no terminal.
@@ -183,9 +183,9 @@ def _standing(state: Progress) -> str:
     if state.stage:
         return f"{_STAGES[state.stage]}{': ' * bool(bound)}{best}{bound}{gap}"
     under_way = state.part is not None
-    done = f"{state.part:.1%} done, " if under_way else ""
+    progress = f"{state.part:.1%} done, " if under_way else ""
     search = f"{state.search}, " if state.search else ""
-    return f"{search}run {state.rounds + under_way}/{state.of}: {done}{best}{bound}{gap}"
+    return f"{search}run {state.rounds + under_way}/{state.of}: {progress}{best}{bound}{gap}"
 
 
 def _writable(args: argparse.Namespace) -> None:
@@ -204,9 +204,9 @@ def _writable(args: argparse.Namespace) -> None:
         make_parent(target)
 
 
-def _written(found: SynthesisResult, args: argparse.Namespace, original: Topology) -> dict:
+def _written(result: SynthesisResult, args: argparse.Namespace, original: Topology) -> dict:
     """Check, write and simulate a schedule: the columns of the result that say so."""
-    schedule = found.schedule
+    schedule = result.schedule
     names = ("checked", "verified", "clock", "simulated_ns", "difference_ns", "with_switches_ns", "engine")
     row: dict = dict.fromkeys(names) | {"out": None, "schedule": args.schedule, "figure": args.figure}
     if not schedule.recorded:
@@ -234,16 +234,16 @@ def _written(found: SynthesisResult, args: argparse.Namespace, original: Topolog
     if row["verified"] and algorithm is not None:
         row |= _simulated(schedule, algorithm, original)
         if may_reduce(original) and not args.occupied:
-            row |= _in_network(found, args, algorithm, original)
+            row |= _in_network(result, args, algorithm, original)
     if not args.quiet:
         complain(_differences(row, schedule))
     return row
 
 
-def _in_network(found: SynthesisResult, args: argparse.Namespace, algorithm: Algorithm, topology: Topology) -> dict:
+def _in_network(result: SynthesisResult, args: argparse.Namespace, algorithm: Algorithm, topology: Topology) -> dict:
     """Columns of the result that differ where switches may reduce; an algorithm in the network that is faster is
     written instead, except as XML, which has none."""
-    network, demand = found.schedule.network, found.schedule.demand
+    network, demand = result.schedule.network, result.schedule.demand
     model = NetworkModel(model=network.cost.model, link_busy=network.cost.link_busy)
     machine = Problem(topology=topology, jobs=(), network=model)
     better = better_in_network(simulate, machine, algorithm, demand.size, network.npus)
@@ -253,7 +253,7 @@ def _in_network(found: SynthesisResult, args: argparse.Namespace, algorithm: Alg
     request = Request(
         topology=topology, npus=network.npus, collective=demand.collective, size=demand.size, root=demand.root
     )  # fmt: skip
-    row = facts_in_network(facts_of(found), request, better)
+    row = facts_in_network(facts_of(result), request, better)
     if better is None:
         return row
     if args.out is not None:
@@ -291,8 +291,8 @@ def _simulated(schedule: Schedule, algorithm: Algorithm, original: Topology) -> 
 def _drawn(schedule: Schedule, kind: str) -> bytes:
     from astrasim_py.report.schedule_plots import draw_schedule
 
-    what = f"{schedule.demand.collective} of {format_size(schedule.demand.size)}"
-    return draw_schedule(schedule, kind, f"{what} on {schedule.network.topology.name}: {format_time(schedule.time)}")
+    title = f"{schedule.demand.collective} of {format_size(schedule.demand.size)}"
+    return draw_schedule(schedule, kind, f"{title} on {schedule.network.topology.name}: {format_time(schedule.time)}")
 
 
 def _write(out: str, algorithm: Algorithm, transfers: int) -> str:
@@ -322,8 +322,8 @@ def _differences(row: dict, schedule: Schedule) -> list[str]:
     return lines
 
 
-def _text(row: dict, found: SynthesisResult) -> str:
-    search = found.schedule.search
+def _text(row: dict, result: SynthesisResult) -> str:
+    search = result.schedule.search
     proof = "optimal: no schedule of these chunks is faster" if row["optimal"] else f"gap {float(row['gap']):.2%}"
     kind = f" ({row['bound']})" if row["bound"] else ""
     off = f"{row['difference_ns']:+} ns" if row["difference_ns"] else "equal"

@@ -63,12 +63,12 @@ def _yaml_file(path: str) -> Topology:
         plain = plain["topology"]
     if not isinstance(plain, Mapping):
         raise TopologyError(path, "not a mapping", "write npus: and links:, or shape: and its keys")
-    given = {key: value for key, value in plain.items() if key not in ("placement", "name")}
-    if "shape" not in given and "preset" not in given:
+    keys = {key: value for key, value in plain.items() if key not in ("placement", "name")}
+    if "shape" not in keys and "preset" not in keys:
         raise TopologyError(path, "has neither shape nor preset", f"write e.g. shape: ring (shapes: {_SHAPES})")
-    if isinstance(given.get("file"), str):
-        given["file"] = str(Path(path).parent / given["file"])
-    return build(given, path, name=str(plain.get("name") or Path(path).stem), written=True)
+    if isinstance(keys.get("file"), str):
+        keys["file"] = str(Path(path).parent / keys["file"])
+    return build(keys, path, name=str(plain.get("name") or Path(path).stem), written=True)
 
 
 def network_beside(text: str) -> dict:
@@ -92,7 +92,7 @@ def _written(text: str, place: str) -> dict:
         if not isinstance(plain, Mapping):
             raise UsageError(place, "is not a mapping", "write e.g. {shape: ring, npus: 8, …}")
         return dict(plain)
-    head, _, rest = text.partition(",")
+    head, _, settings = text.partition(",")
     shape, _, size = head.partition(":")
     if shape in preset_names("topology"):
         keys: dict = {"preset": shape}
@@ -105,7 +105,7 @@ def _written(text: str, place: str) -> dict:
     else:
         problem = f'"{shape}" is neither a file nor a shape nor a preset'
         raise UsageError(place, problem, f"write e.g. torus:8x8,bandwidth=50 GB/s,latency=500 ns (shapes: {_SHAPES})")
-    for setting in filter(None, (part.strip() for part in rest.split(","))):
+    for setting in filter(None, (part.strip() for part in settings.split(","))):
         key, equals, value = setting.partition("=")
         if not equals:
             raise UsageError(place, f'"{setting}" sets nothing', "write KEY=VALUE")
@@ -142,11 +142,11 @@ def size_matrix(path: str, ranks: int, place: str) -> tuple[tuple[int, ...], ...
         text = line.partition("#")[0].strip()
         if not text:
             continue
-        where = f"{place}: {path}:{number}"
+        line_place = f"{place}: {path}:{number}"
         cells = [cell.strip() for cell in text.rstrip(",").split(",")] if "," in text else text.split()
         if len(cells) != ranks:
             problem = f"{len(cells)} sizes, and there are {ranks} ranks"
-            raise UsageError(where, problem, "write one size per receiver, divided by commas")
+            raise UsageError(line_place, problem, "write one size per receiver, divided by commas")
         row = []
         for cell in cells:
             if cell.isascii() and cell.isdecimal() and len(cell) <= _MOST_DIGITS:
@@ -155,9 +155,9 @@ def size_matrix(path: str, ranks: int, place: str) -> tuple[tuple[int, ...], ...
             try:
                 row.append(parse_size(cell))
             except UnitError as error:
-                raise UsageError(where, error.problem, 'write bytes, or a size such as "4 KiB"') from None
+                raise UsageError(line_place, error.problem, 'write bytes, or a size such as "4 KiB"') from None
         if max(row) >= 2**53:
-            raise UsageError(where, f"{max(row)} B", "write less than 2^53 B")
+            raise UsageError(line_place, f"{max(row)} B", "write less than 2^53 B")
         rows.append(tuple(row))
     if len(rows) != ranks:
         problem = f"{len(rows)} lines of sizes, and there are {ranks} ranks"

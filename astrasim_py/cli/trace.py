@@ -28,9 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     def action(name: str, text: str) -> argparse.ArgumentParser:
-        made = actions.add_parser(name, help=text, description=text)
-        made.add_argument("--format", choices=("text", "json"), default="text")
-        return made
+        action_parser = actions.add_parser(name, help=text, description=text)
+        action_parser.add_argument("--format", choices=("text", "json"), default="text")
+        return action_parser
 
     lint = action("lint", "check files, dependencies, attributes, and what ranks say of each other")
     lint.add_argument("trace", nargs="+", metavar="TRACE")
@@ -91,8 +91,8 @@ def _lint(args: argparse.Namespace) -> int:
                 wrong = error.errors if isinstance(error, ErrorList) else (error,)
                 findings += [Finding(severity="error", rule="framing", place=e.place, message=e.problem) for e in wrong]
         elif _is_file(name):
-            trace, found = lint_file(name)
-            findings += found + ([*lint_trace(trace), *check_control([trace])] if trace is not None else [])
+            trace, file_findings = lint_file(name)
+            findings += file_findings + ([*lint_trace(trace), *check_control([trace])] if trace is not None else [])
         else:
             named(name, TraceError)
             if not any(".et" in os.path.basename(path) for path in glob(f"{escape(name)}.*")):
@@ -111,18 +111,18 @@ def _lint(args: argparse.Namespace) -> int:
 def _stats(args: argparse.Namespace) -> int:
     from astrasim_py.chakra.stats import workload_stats
 
-    found = workload_stats(_read(args.trace), args.dependencies)
+    stats = workload_stats(_read(args.trace), args.dependencies)
     if args.format == "json":
-        print(json_text(dataclasses.asdict(found)))
+        print(json_text(dataclasses.asdict(stats)))
         return EXIT_OK
-    lines: list[str | tuple[str, object]] = [("traces", found.traces), ("nodes", found.nodes)]
-    lines += [(f"  {name}", count) for name, count in found.by_type.items()]
-    lines.append(("dependencies", f"{found.data_edges} data, {found.ctrl_edges} control"))
+    lines: list[str | tuple[str, object]] = [("traces", stats.traces), ("nodes", stats.nodes)]
+    lines += [(f"  {name}", count) for name, count in stats.by_type.items()]
+    lines.append(("dependencies", f"{stats.data_edges} data, {stats.ctrl_edges} control"))
     for title, volumes in (
-        ("collectives", found.by_collective),
-        ("groups", found.by_group),
-        ("sent to rank", found.sent),
-        ("received from rank", found.received),
+        ("collectives", stats.by_collective),
+        ("groups", stats.by_group),
+        ("sent to rank", stats.sent),
+        ("received from rank", stats.received),
     ):
         lines += [title] if volumes else []
         for volume, group in itertools.groupby(volumes.items(), key=itemgetter(1)):
@@ -130,16 +130,16 @@ def _stats(args: argparse.Namespace) -> int:
             name = names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)}, each)"
             lines.append(f"  {name:<22}{volume.count:>8}  {format_size(volume.bytes)}")
     lines += [
-        ("operations", found.flops),
-        ("memory bytes", format_size(found.memory_bytes)),
-        ("recorded time", f"compute {found.compute_micros} us, communication {found.comm_micros} us"),
+        ("operations", stats.flops),
+        ("memory bytes", format_size(stats.memory_bytes)),
+        ("recorded time", f"compute {stats.compute_micros} us, communication {stats.comm_micros} us"),
     ]
-    if found.problem:
-        lines.append(("no paths", found.problem))
+    if stats.problem:
+        lines.append(("no paths", stats.problem))
     else:
-        lines.append(("depth", number_of(found.depth, "node")))
-        lines.append(("critical path", f"{found.critical_micros} us of recorded durations"))
-        lines.append(("width", f"at most {number_of(found.width, 'node')} side by side"))
+        lines.append(("depth", number_of(stats.depth, "node")))
+        lines.append(("critical path", f"{stats.critical_micros} us of recorded durations"))
+        lines.append(("width", f"at most {number_of(stats.width, 'node')} side by side"))
     for line in lines:
         print(line if isinstance(line, str) else f"{line[0]:<16}{line[1]}")
     return EXIT_OK
@@ -195,9 +195,9 @@ def _diff(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json_text([_difference_row(result) for result in results]))
     for rank, result in enumerate(results):
-        same = not (result.changes or result.only_first or result.only_second or result.reordered)
-        different |= not same
-        if args.format == "json" or same:
+        equal = not (result.changes or result.only_first or result.only_second or result.reordered)
+        different |= not equal
+        if args.format == "json" or equal:
             continue
         print(f"rank {rank}: {result.matched} nodes paired by {result.match}")
         for title, ids in (
@@ -209,8 +209,8 @@ def _diff(args: argparse.Namespace) -> int:
         if result.reordered:
             print("  the same nodes in another order")
         for change in result.changes[:50]:
-            who = f"node {change.node}" if change.node == change.other else f"node {change.node} / {change.other}"
-            print(f"  {who} {change.field}: {change.before!r} -> {change.after!r}")
+            nodes = f"node {change.node}" if change.node == change.other else f"node {change.node} / {change.other}"
+            print(f"  {nodes} {change.field}: {change.before!r} -> {change.after!r}")
         if len(result.changes) > 50:
             print(f"  … {len(result.changes) - 50} more changes")
     if not different and args.format == "text":

@@ -31,14 +31,14 @@ class _Reader(Parser):
 def arguments(parser: argparse.ArgumentParser) -> None:
     formats = parser.add_subparsers(dest="reader", metavar="FORMAT", required=True, parser_class=_Reader)
     for name in reader_names():
-        one = formats.add_parser(name, help=f"see trace convert {name} --help")
-        one.reader = name
-        one.add_argument("target", metavar="OUT", help="prefix of the files to write")
-        one.add_argument("--gzip", action="store_true", help="compress .et files")
-        one.add_argument("--allow-partial", action="store_true", help="write what is not to be trusted, too")
-        one.add_argument("--strict", action="store_true", help="a warning is an error")
-        one.add_argument("--quiet", action="store_true", help="no progress")
-        format_option(one)
+        reader = formats.add_parser(name, help=f"see trace convert {name} --help")
+        reader.reader = name
+        reader.add_argument("target", metavar="OUT", help="prefix of the files to write")
+        reader.add_argument("--gzip", action="store_true", help="compress .et files")
+        reader.add_argument("--allow-partial", action="store_true", help="write what is not to be trusted, too")
+        reader.add_argument("--strict", action="store_true", help="a warning is an error")
+        reader.add_argument("--quiet", action="store_true", help="no progress")
+        format_option(reader)
 
 
 def run(args: argparse.Namespace) -> int:

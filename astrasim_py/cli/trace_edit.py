@@ -82,11 +82,11 @@ def _ranks_of(args: argparse.Namespace, workload) -> list[int]:
 
 def _span(text: str) -> tuple[int, int]:
     """Span of time in ps, such as 100:250.5, in microseconds, or 1ms:2ms."""
-    ends = [each.strip() for each in text.split(":")]
+    ends = [end.strip() for end in text.split(":")]
     if len(ends) != 2 or not all(ends):
         raise UsageError("--time", f'"{text}" is no span', "write microseconds, e.g. 100:250.5, or units: 1ms:2ms")
     try:
-        low, high = (parse_time(f"{each} us" if re.fullmatch(r"[\d.]+", each) else each) for each in ends)
+        low, high = (parse_time(f"{end} us" if re.fullmatch(r"[\d.]+", end) else end) for end in ends)
     except UnitError as error:
         raise UsageError("--time", error.problem, "write microseconds, e.g. 100:250.5, or units: 1ms:2ms") from None
     if high <= low:
@@ -116,22 +116,22 @@ def run_part(args: argparse.Namespace) -> int:
         raise UsageError("--time", f"no node of {args.trace} has a recorded time", "take nodes by --names or --layers")
     if layers is not None and not any(workload.trace(rank).has_column("layer") for rank in ranks):
         raise UsageError("--layers", f"no node of {args.trace} says its layer", "take nodes by --names")
-    wanted = []
+    masks = []
     for rank in ranks:
         trace = workload.trace(rank)
         mask = np.array([bool(pattern.search(name)) for name in trace.names], dtype=bool)
         mask &= np.isin(trace.column("layer"), layers) if layers is not None else True
         if times and span:
             mask &= (span[0] <= times[rank][0]) & (times[rank][0] < span[1])
-        wanted.append(mask)
-    made, lost = take(workload, ranks, wanted)
-    if not any(map(len, made.traces)):
+        masks.append(mask)
+    part, lost = take(workload, ranks, masks)
+    if not any(map(len, part.traces)):
         last = max((int(start.max(initial=0)) for start, _ in times or ()), default=0)
         hint = f"; nodes begin from 0 to {last / 10**6:g} us" if times else ""
         hint += "".join(f"; {text}: {lost[key]}" for key, text in _LOST.items() if lost[key])
         raise UsageError(args.trace, f"has no such nodes{hint}", "look at them with trace show")
-    write_set(args, made)
-    facts = {"ranks": made.ranks, "nodes": sum(map(len, workload.traces)), "kept": sum(map(len, made.traces))}
+    write_set(args, part)
+    facts = {"ranks": part.ranks, "nodes": sum(map(len, workload.traces)), "kept": sum(map(len, part.traces))}
     return _said(args, facts, {key: lost[key] for key in _LOST})
 
 
@@ -160,9 +160,9 @@ def run_merge(args: argparse.Namespace) -> int:
 
     check_apart(args.target, *args.sources)
     sets = [*map(_workload, args.sources, _groups(args, len(args.sources)))]
-    made = (one_after_another if args.in_sequence else side_by_side)(sets)
-    write_set(args, made)
-    return _said(args, {"ranks": made.ranks, "nodes": sum(map(len, made.traces)), "groups": len(made.groups)})
+    merged = (one_after_another if args.in_sequence else side_by_side)(sets)
+    write_set(args, merged)
+    return _said(args, {"ranks": merged.ranks, "nodes": sum(map(len, merged.traces)), "groups": len(merged.groups)})
 
 
 def run_graph(args: argparse.Namespace) -> int:
@@ -220,14 +220,14 @@ def run_timeline(args: argparse.Namespace) -> int:
 
     workload = _workload(args.trace)
     ranks = _ranks_of(args, workload)
-    traces, every = [workload.trace(rank) for rank in ranks], recorded_times(workload)
-    times = [every[rank] for rank in ranks]
+    traces, all_times = [workload.trace(rank) for rank in ranks], recorded_times(workload)
+    times = [all_times[rank] for rank in ranks]
     pieces = recorded_timeline(traces, times, ranks)
-    written: Iterable[bytes] | None = within(pieces) if args.ranks is None else pieces
-    if written is None:
+    chunks: Iterable[bytes] | None = within(pieces) if args.ranks is None else pieces
+    if chunks is None:
         raise UsageError(args.target, TOO_LARGE, CHOOSE)
     make_parent(args.target)
-    write_file(args.target, written)
+    write_file(args.target, chunks)
     last = max((int(end.max(initial=0)) for _, end in times), default=0)
     return _said(args, {"ranks": len(ranks), "nodes": sum(map(len, traces)), "microseconds": last / 10**6})
 
@@ -245,11 +245,11 @@ def run_compare(args: argparse.Namespace) -> int:
     if ranks != sets[1][0].ranks or ranks < 2:
         problem = f"{ranks} and {sets[1][0].ranks} ranks have no network in common"
         raise UsageError(args.second, problem, "compare sets of as many ranks, two or more")
-    found: dict = {}
+    topologies: dict = {}
     for name in args.simulate:
-        found |= networks(ranks) if name == "standard" else {name: topology_of(name, "--simulate")}
+        topologies |= networks(ranks) if name == "standard" else {name: topology_of(name, "--simulate")}
     rows = []
-    for name, topology in found.items():
+    for name, topology in topologies.items():
         if topology.npus < ranks:
             raise UsageError(name, f"has {topology.npus} NPUs for {ranks} ranks", "name a larger topology")
         first, second = (rules.run(workload, topology).makespan for workload, rules in sets)
@@ -258,7 +258,7 @@ def run_compare(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json_text(rows))
         return EXIT_OK
-    wide = max(28, *(len(name) + 2 for name in found))
+    wide = max(28, *(len(name) + 2 for name in topologies))
     print(f"{'network':<{wide}}{'A, us':>16}{'B, us':>16}{'B against A':>13}")
     for row in rows:
         print(f"{row['network']:<{wide}}{row['first_us']:>16.3f}{row['second_us']:>16.3f}{row['difference']:>+13.2%}")

@@ -99,13 +99,13 @@ def read_set(args: argparse.Namespace) -> tuple:
 
     unit = {"size_unit": "elements", "dtype_bytes": args.dtype_bytes} if args.dtype_bytes is not None else {}
     options = {"macs": args.macs, "dependencies": args.dependencies, **unit}
-    workload, said = read_with_hints(args.trace, groups=args.groups, **options)
-    complain(f"warning: {_by_option(text)}" for text in said.warnings)
-    given = {"peak": args.peak, "memory_bandwidth": args.memory_bandwidth}
+    workload, notes = read_with_hints(args.trace, groups=args.groups, **options)
+    complain(f"warning: {_by_option(text)}" for text in notes.warnings)
+    rates = {"peak": args.peak, "memory_bandwidth": args.memory_bandwidth}
     if args.memory_bandwidth and not args.peak:
         raise UsageError("--memory-bandwidth", "is of a roofline without a peak", 'add e.g. --peak "312 TFLOP/s"')
     try:
-        compute = ComputeModel(**{key: value for key, value in given.items() if value is not None})
+        compute = ComputeModel(**{key: value for key, value in rates.items() if value is not None})
     except ScenarioError as error:
         option = f"--{error.place.rpartition('.')[2].replace('_', '-')}"
         raise UsageError(option, error.problem, error.remedy.replace('e.g. "', f'e.g. {option} "')) from None
@@ -154,13 +154,13 @@ def run_skeleton(args: argparse.Namespace) -> int:
 
     check_apart(args.target, args.trace)
     workload, compute, semantics = read_set(args)
-    made = skeleton_workload(workload, compute, semantics)
-    write_set(args, made)
-    before, after = (sum(map(len, each.traces)) for each in (workload, made))
+    skeleton = skeleton_workload(workload, compute, semantics)
+    write_set(args, skeleton)
+    before, after = (sum(map(len, part.traces)) for part in (workload, skeleton))
     if args.format == "json":
-        print(json_text({"ranks": made.ranks, "nodes": before, "kept": after}))
+        print(json_text({"ranks": skeleton.ranks, "nodes": before, "kept": after}))
     else:
-        print(f"{made.ranks} ranks, {before} nodes -> {after}")
+        print(f"{skeleton.ranks} ranks, {before} nodes -> {after}")
     if after > before:
         complain(["the skeleton is larger than the full set, which gives the same times"])
     return EXIT_OK
@@ -195,25 +195,25 @@ def run_share(args: argparse.Namespace) -> int:
     rules = Rules(compute=compute, semantics=semantics)
     scales = Scales.draw(np.random.default_rng([seed, 1])) if args.scale_secret else Scales()
     original = original_of(workload, rules)
-    made = share(original, args.level, seed=seed, scales=scales)
+    shared = share(original, args.level, seed=seed, scales=scales)
     beside = {".topology.csv": edge_list(scales.topology(topology))} if topology else {}
     strings, attributes = strings_of(workload)
     names = {topology.name, *(name for name, _ in topology.switches)} if topology else set()
-    _search(args, strings | attributes | names, made, beside)
-    write_set(args, made, beside)
-    gone = removed(workload, made, attributes)
+    _search(args, strings | attributes | names, shared, beside)
+    write_set(args, shared, beside)
+    gone = removed(workload, shared, attributes)
     facts = {"level": args.level, "seed": seed, "scales": asdict(scales), "removed": gone}
     paid = None
     if args.price != "none":
         with progress_line() as line:
             line.show("simulating on six networks")
-            paid = price(original, made, rules, scales)
+            paid = price(original, shared, rules, scales)
         facts["price"] = asdict(paid)
     print(json_text(facts) if args.format == "json" else "\n".join(_said(args, facts, paid)))
     return EXIT_OK
 
 
-def _search(args: argparse.Namespace, strings: set[str], made, beside: dict[str, bytes]) -> None:
+def _search(args: argparse.Namespace, strings: set[str], shared, beside: dict[str, bytes]) -> None:
     """Refuse to write, from `hash` on, what holds a string of the input."""
     from astrasim_py.chakra.et_io import encode_trace
     from astrasim_py.sharing.secrets import SHORTEST, surviving
@@ -224,12 +224,12 @@ def _search(args: argparse.Namespace, strings: set[str], made, beside: dict[str,
     if len(name) >= SHORTEST and name in os.path.basename(args.target):
         raise UsageError(args.target, f'tells the name of the input, "{name}"', "write another prefix")
     strings = strings | {name}
-    files = {f".{rank}.et": encode_trace(trace) for rank, trace in enumerate(made.traces)}
-    found = surviving(strings, files | _groups(made) | beside)
-    if found:
-        text, file = found[0]
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        problem = f"{text[:40]!r} of the input would be in {os.path.basename(args.target)}{file}{more}"
+    files = {f".{rank}.et": encode_trace(trace) for rank, trace in enumerate(shared.traces)}
+    matches = surviving(strings, files | _groups(shared) | beside)
+    if matches:
+        text, file = matches[0]
+        others = f" (and {len(matches) - 1} more)" if len(matches) > 1 else ""
+        problem = f"{text[:40]!r} of the input would be in {os.path.basename(args.target)}{file}{others}"
         raise CheckFailed(args.target, problem, "nothing was written: rename it in the input, or take another --seed")
 
 
@@ -238,7 +238,7 @@ def _said(args: argparse.Namespace, facts: dict, paid) -> list[str]:
     lines = [
         f"{args.level}: {gone['nodes'][0]} nodes -> {gone['nodes'][1]}, seed {facts['seed']} (keep it to yourself)"
     ]
-    lines += [f"  removed {what}: {gone[what]}" for what in ("names", "groups", "metadata")]
+    lines += [f"  removed {kind}: {gone[kind]}" for kind in ("names", "groups", "metadata")]
     lines.append(f"  removed attributes: {', '.join(gone['attributes']) or 'none'}")
     if args.scale_secret:
         lines.append(f"  times x {scaled['time']:.4g}, sizes x {scaled['size']:.4g}: keep them secret, they undo it")

@@ -135,23 +135,23 @@ def _scenario(args: argparse.Namespace) -> tuple:
     if args.overlap:
         kinds = (kind.partition("=") for kind in args.overlap.split(","))
         keys["overlap"] = {kind: _plain(value) if equals else True for kind, equals, value in kinds}
-    said = parse_document(yaml.safe_dump({kind: keys}, sort_keys=False), "train")
+    override = parse_document(yaml.safe_dump({kind: keys}, sort_keys=False), "train")
     for text in args.set:
         if text.startswith(f"{kind}."):
-            said = apply_override(said, text, (kind,))
-    document = said.plain()
+            override = apply_override(override, text, (kind,))
+    document = override.plain()
     keys = document[kind] if isinstance(document, dict) else {}
     try:
-        own = spec.model_validate(tuples(keys), context={"written": True})
+        strategy = spec.model_validate(tuples(keys), context={"written": True})
     except ValidationError as error:
         mistake = next(mistakes(error))
         option = mistake.path("").replace("_", "-")
-        where = f"train: --{option}" if option else "train"
+        place = f"train: --{option}" if option else "train"
         problem = re.sub(r'^"(\w+)" is missing', _missing, mistake.problem)
-        raise UsageError(where, problem, mistake.remedy) from None
+        raise UsageError(place, problem, mistake.remedy) from None
     npus = args.gpus or 8
-    if args.gpus is None and isinstance(own, Training):
-        npus = own.tp * own.pp * own.cp * (1 if isinstance(own.dp, str) else own.dp)
+    if args.gpus is None and isinstance(strategy, Training):
+        npus = strategy.tp * strategy.pp * strategy.cp * (1 if isinstance(strategy.dp, str) else strategy.dp)
     name = keys["model"] if isinstance(keys["model"], str) else "own_model"
     plain = {
         "name": f"train-{name}",
@@ -218,8 +218,8 @@ def _explain(args: argparse.Namespace, point) -> int:
     from astrasim_py.preparation.prepare import estimate
     from astrasim_py.report.training import explain_text
 
-    found = estimate(point)
-    print(json_text(found) if args.format == "json" else explain_text(found))
+    terms = estimate(point)
+    print(json_text(terms) if args.format == "json" else explain_text(terms))
     return 0
 
 
@@ -233,9 +233,9 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.job_models import TrainingWorkload
 
-    asked = {"engine": args.engine, "fold": args.fold, "timeline": timeline_of(args), **limits_of(args)}
+    keywords = {"engine": args.engine, "fold": args.fold, "timeline": timeline_of(args), **limits_of(args)}
     progress = on_terminal(scenario.name, quiet=args.quiet)
-    options = options_for(scenario, **asked)
+    options = options_for(scenario, **keywords)
     result = run_scenario(scenario, options, out=args.out, fresh=args.fresh, progress=progress)
     for failure in result.failures:
         complain(_spelled(_place(line)) for line in failure.lines)
@@ -244,11 +244,11 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
         return result.exit_code
     point, row = expand(scenario)[0], result.rows[0]
     priced = isinstance(point.spec.workload, TrainingWorkload) and point.spec.workload.times == "model"
-    found = estimate(point) if priced and not any(estimate_exclusions(point)) else None
+    terms = estimate(point) if priced and not any(estimate_exclusions(point)) else None
     if args.format == "json":
-        print(json_text([{**row, "estimate": found}]))
+        print(json_text([{**row, "estimate": terms}]))
     else:
-        print(step_text(found, row) if found else summary_text(result.rows, terminal_width()))
+        print(step_text(terms, row) if terms else summary_text(result.rows, terminal_width()))
         print(engines_text(row.get("engine") for row in result.rows), end="")
         print(fold_text(result.rows, result.summaries), end="")
         print(f"results: {result.folder}")

@@ -48,22 +48,22 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--max-{name}", f"{limit} is no limit", "write percent, e.g. 10")
     conditions = [chooser(text) for text in args.where]
     rows, warnings = measured_rows(args)
-    rows = [row for row in rows if all(one(row) for one in conditions)]
+    rows = [row for row in rows if all(condition(row) for condition in conditions)]
     if not rows:
         raise UsageError("--where", "no row has all of this", "change it")
     report = compare(rows, args.profile, args.engine, args.programs)
     complain(report.notes)
     total = report.group()
     if args.format == "json":
-        said = measured_json(report, "platform", "collective", "ranks", "band")
-        said |= {"worst": _worst(report), "notes": report.notes, "warnings": warnings}
-        print(json_text(said))
+        document = measured_json(report, "platform", "collective", "ranks", "band")
+        document |= {"worst": _worst(report), "notes": report.notes, "warnings": warnings}
+        print(json_text(document))
     else:
         print(_text(report))
     if args.figures is not None:
-        found = {f"{args.figures}/{name}": content for name, content in figures(report).items()}
-        write_files(found.items(), make_folder=True)
-        complain(f"figure: {name}" for name in found)
+        contents = {f"{args.figures}/{name}": content for name, content in figures(report).items()}
+        write_files(contents.items(), make_folder=True)
+        complain(f"figure: {name}" for name in contents)
     within = all(limit is None or 100 * getattr(total, f"{name}_rel_error") <= limit for name, limit in limits.items())
     return EXIT_OK if within else EXIT_CHECK_FAILED
 
@@ -80,13 +80,13 @@ def measured_json(report, *keys: str) -> dict:
 def _worst(report) -> list[dict]:
     return [
         {
-            "place": one.row.place,
-            "label": one.row.label,
-            "measured_us": one.row.time_ps / 1e6,
-            "simulated_us": one.time_ps / 1e6,
-            "rel_error": one.error,
+            "place": entry.row.place,
+            "label": entry.row.label,
+            "measured_us": entry.row.time_ps / 1e6,
+            "simulated_us": entry.time_ps / 1e6,
+            "rel_error": entry.error,
         }
-        for one in report.worst
+        for entry in report.worst
     ]
 
 
@@ -100,8 +100,8 @@ def measured_text(report, *keys: str) -> str:
 
     def line(*names: str, **of) -> tuple[str, ...]:
         group, bands = report.group(**of), {one.band: errors(one) for one in report.groups("band", **of)}
-        more = (bands.get(name, "") for name, _ in BANDS)
-        return (*names, str(group.cases), errors(group), f"{100 * group.bias:+.1f}", *more)
+        bands_text = (bands.get(name, "") for name, _ in BANDS)
+        return (*names, str(group.cases), errors(group), f"{100 * group.bias:+.1f}", *bands_text)
 
     rows, blank = [], [""] * len(keys)
     for of_platform in report.groups("platform"):
@@ -126,7 +126,7 @@ def _text(report) -> str:
         "",
         "worst:",
     ]
-    for one in report.worst:
-        times = f"simulated {format_time(one.time_ps)}, measured {format_time(one.row.time_ps)}"
-        lines.append(f"{one.row.place}: {one.row.label}: {times} ({100 * one.error:+.0f} %)")
+    for entry in report.worst:
+        times = f"simulated {format_time(entry.time_ps)}, measured {format_time(entry.row.time_ps)}"
+        lines.append(f"{entry.row.place}: {entry.row.label}: {times} ({100 * entry.error:+.0f} %)")
     return "\n".join(lines)
