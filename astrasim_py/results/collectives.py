@@ -17,7 +17,7 @@ from astrasim_py.results.values import ns_number, rounded
 Factors = Mapping[tuple[str, int], Fraction]
 
 
-def bandwidth_GBps(size: int, duration_ps: int) -> Decimal | None:
+def bandwidth_GBps(size: int, duration_ps: int | Fraction) -> Decimal | None:
     """Bytes over picoseconds as GB/s (10**9 bytes per second); None for an empty interval.
 
     >>> bandwidth_GBps(1000, 20_000)

@@ -10,10 +10,10 @@ from astrasim_py.core.errors import UnitError
 
 
 @overload
-def ns_number(ps: int) -> Decimal: ...
+def ns_number(ps: int | Fraction) -> Decimal: ...
 @overload
 def ns_number(ps: None) -> None: ...
-def ns_number(ps: int | None) -> Decimal | None:
+def ns_number(ps: int | Fraction | None) -> Decimal | None:
     """Picoseconds as an exact decimal number of nanoseconds; None stays None.
 
     >>> ns_number(1500), ns_number(None)
