@@ -28,7 +28,7 @@ PHASE_NAMES = dict(zip(PHASES, ("forward passes", "input gradients", "weight gra
 _MOST_NODES = 20_000_000
 
 
-class _Groups:
+class _TextGroups:
     """Groups of model and data parallelism by dimensions of the network, and roles for them."""
 
     def __init__(self, dims: tuple[int, ...], text: TextWorkload, whole: bool) -> None:
@@ -95,7 +95,7 @@ class _Groups:
 class _Npu:
     """The nodes of an NPU, in the order of ASTRA-sim 1.0's workload layer."""
 
-    def __init__(self, text: TextWorkload, groups: _Groups, cycle: int, updates: bool) -> None:
+    def __init__(self, text: TextWorkload, groups: _TextGroups, cycle: int, updates: bool) -> None:
         self.text, self.groups, self.cycle, self.updates = text, groups, cycle, updates
         self.block = Block()
         self.before: list[int] = []  # dependencies of the next node of the NPU
@@ -260,7 +260,7 @@ def text_workload(
         lines.warnings.append(f"{text.place}: all_gpus is {gpus}, and the dimensions have {prod(dims)} NPUs")
     if len(text.layers) * passes * 10 > _MOST_NODES:
         raise TraceError(path, f"{passes} passes would be too many nodes", "write fewer passes")
-    groups = _Groups(tuple(dims), text, like_chakra)
+    groups = _TextGroups(tuple(dims), text, like_chakra)
     npu = _Npu(text, groups, cycle, not like_chakra)
     kinds = {"DATA": npu.data, "MICRO": npu.micro, "DISTRIBUTED_INFERENCE": npu.inference}
     kinds |= dict.fromkeys(DLRM, npu.recommendation)

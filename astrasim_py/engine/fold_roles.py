@@ -30,7 +30,7 @@ from astrasim_py.engine.fold_prices import (
     queues_of_npu,
 )
 from astrasim_py.engine.fold_times import rank_times, ties
-from astrasim_py.engine.fold_traffic import BOUND, Flow, Meeting, meetings, route_table
+from astrasim_py.engine.fold_traffic import BOUND, FoldedFlow, Meeting, meetings, route_table
 from astrasim_py.engine.recorder import LINK_TOTALS, make_records
 from astrasim_py.system.compatible import ROLES
 from astrasim_py.system.plan import Plan
@@ -250,7 +250,7 @@ class Copy:
         nodes[program.instance[at]] = at
         return nodes
 
-    def _call_flows(self, contends: bool) -> list[Flow]:
+    def _call_flows(self, contends: bool) -> list[FoldedFlow]:
         """Flows of collectives: links of folded ones, and queues of all that are planned by dimension."""
         found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         for place, each in enumerate(self.own_class.tolist()):
@@ -281,7 +281,7 @@ class Copy:
                     columns = zip(self._busy(index), (links, busy, messages, queue), strict=True)
                     links, busy, messages, queue = map(np.concatenate, columns)
             name = f"collectives of {family.name}"
-            flows.append(Flow(name, role, links, busy, messages, queue, np.sort(begin), np.sort(stop)))
+            flows.append(FoldedFlow(name, role, links, busy, messages, queue, np.sort(begin), np.sort(stop)))
         return flows
 
     def _busy(self, index: int) -> list[np.ndarray]:
@@ -315,7 +315,7 @@ class Copy:
         self.pair_ptr = np.diff(ptr[: len(self.pairs) + 1])
         self.hops = ptr[: len(self.pairs) + 1], links[: bounds[1]]
 
-    def _kept_flows(self) -> list[Flow]:
+    def _kept_flows(self) -> list[FoldedFlow]:
         topology, message = self.plan.problem.topology, self.run.message
         order = np.empty(len(topology.src), dtype=np.int64)
         order[self.links[0]] = np.arange(len(self.links[0]))
@@ -333,10 +333,10 @@ class Copy:
             name = f"messages from rank {ranks[0]} to rank {ranks[1]}"
             spans = np.sort(message["posted"][at]), np.sort(message["delivered"][at])
             tiled = np.tile(np.array(busy, dtype=np.int64), len(self.ranks))[first]
-            flows.append(Flow(name, None, distinct, tiled, count, count * 0, *spans))
+            flows.append(FoldedFlow(name, None, distinct, tiled, count, count * 0, *spans))
         return flows
 
-    def _crowded(self, kept: list[Flow]) -> tuple[int, int] | None:
+    def _crowded(self, kept: list[FoldedFlow]) -> tuple[int, int] | None:
         distinct, counts = np.unique(np.concatenate(self.links), return_counts=True)
         if counts.max(initial=1) == 1:
             return None

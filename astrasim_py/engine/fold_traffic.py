@@ -39,7 +39,7 @@ def route_table(topology: Topology, pairs: np.ndarray, ptr: np.ndarray, links: n
 
 
 @dataclass(frozen=True, eq=False)
-class Flow:
+class FoldedFlow:
     """Messages that belong together, each time that they are sent.
 
     `links`: int64, distinct. By link: `busy`, ps of service each time; `messages`, their number; `queue`, most messages
@@ -60,13 +60,13 @@ class Flow:
 class Meeting:
     """Two flows that are on their way at one time and share links."""
 
-    flows: tuple[Flow, Flow]
+    flows: tuple[FoldedFlow, FoldedFlow]
     link: int  # one of the shared links
     links: int  # number of shared links
     delay: int  # ps by which they can delay each other
 
 
-def meetings(flows: Sequence[Flow]) -> list[Meeting]:
+def meetings(flows: Sequence[FoldedFlow]) -> list[Meeting]:
     """The meetings of flows, of one with itself too, at least one of each two a folded collective."""
     users = defaultdict(list)
     for number, flow in enumerate(flows):
@@ -89,19 +89,19 @@ def meetings(flows: Sequence[Flow]) -> list[Meeting]:
     return found
 
 
-def _overlapping(one: Flow, other: Flow) -> int:
+def _overlapping(one: FoldedFlow, other: FoldedFlow) -> int:
     """How often the first flow is in flight while the other is."""
     begun = np.searchsorted(other.start, one.end, side="left")
     ended = np.searchsorted(np.sort(other.end), one.start, side="right")
     return int(np.count_nonzero((begun > ended) & (one.end > one.start)))
 
 
-def _repeated(flow: Flow) -> int:
+def _repeated(flow: FoldedFlow) -> int:
     """How often a flow is in flight before its last end."""
     return int(np.count_nonzero(flow.start[1:] < flow.end[:-1]))
 
 
-def _delay(one: Flow, other: Flow, links: list[int], times: int, others: int) -> int:
+def _delay(one: FoldedFlow, other: FoldedFlow, links: list[int], times: int, others: int) -> int:
     """Picoseconds by which the other flow can delay the first: each message waits at most for the queue, and all
     messages together for the whole other flow."""
     i, j = (np.searchsorted(flow.links, links) for flow in (one, other))

@@ -31,7 +31,7 @@ _AUTO_SCHEDULE = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class LayoutGrid:
     """The combinations of values of keys: `axes` in the order of `AXES`, the last one fastest.
 
     `shown`: keys that the text of a configuration has.
@@ -105,7 +105,7 @@ class Grid:
         common["model"] = {key: value for key, value in common["model"].items() if value is not None}
         return common | values
 
-    def restricted(self, text: str, option: str) -> "Grid":
+    def restricted(self, text: str, option: str) -> "LayoutGrid":
         """The configurations with the values of a text, which need not be among those explored.
 
         Raises UsageError, at `option`: a text that is no configuration.
@@ -144,7 +144,7 @@ class Grid:
         )
 
 
-def grid_of(exploration: Exploration, ranks: int | None = None) -> Grid:
+def grid_of(exploration: Exploration, ranks: int | None = None) -> LayoutGrid:
     """The configurations of an exploration, on its cluster or on another number of ranks.
 
     Raises ScenarioError: more than `MAX_CONFIGURATIONS`.
@@ -157,7 +157,7 @@ def grid_of(exploration: Exploration, ranks: int | None = None) -> Grid:
     common = {key: getattr(keys, key) for key in _COMMON}
     training = Training(**common, gbs=axes["gbs"][0])
     shown = tuple(key for key in _TEXT if len(axes[key]) > 1) or ("tp", "pp", "mbs")
-    grid = Grid(training=training, ranks=ranks, axes=axes, shown=shown)
+    grid = LayoutGrid(training=training, ranks=ranks, axes=axes, shown=shown)
     if grid.count > MAX_CONFIGURATIONS:
         largest = max(AXES, key=lambda key: len(axes[key]))
         problem = f"{grid.count:,} configurations are more than the cap of {MAX_CONFIGURATIONS:,}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.core.errors import ScenarioError, UsageError
-from astrasim_py.exploration.grid import CHUNK, Grid
+from astrasim_py.exploration.grid import CHUNK, LayoutGrid
 from astrasim_py.exploration.models import Exploration
 from astrasim_py.preparation.training import tflops_of
 from astrasim_py.runs.plan import options_for
@@ -34,7 +34,7 @@ class Priced:
     """
 
     exploration: Exploration
-    grid: Grid
+    grid: LayoutGrid
     prices: Prices
     reasons: np.ndarray  # int8: place in `REASONS`, or -1 where a configuration is possible
     seconds: np.ndarray
@@ -123,7 +123,10 @@ class Priced:
 
 
 def price(
-    exploration: Exploration, grid: Grid, prices: Prices | None = None, tell: Callable[[str], None] | None = None
+    exploration: Exploration,
+    grid: LayoutGrid,
+    prices: Prices | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Priced:
     """Price all configurations of a grid, by default with the exploration's prices. `tell`: gets a line of progress."""
     prices = prices or exploration.prices

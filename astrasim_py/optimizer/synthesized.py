@@ -80,7 +80,7 @@ def synthesized(calls: CallClass, step: TracedStep, seed: int, spend: Callable[[
     """
     instances = step.plan.instances
     numbers = [i for i in range(len(instances)) if calls.holds(instances[i], step.names)]
-    groups = _Groups(step, [instances[i] for i in numbers])
+    groups = _CallGroups(step, [instances[i] for i in numbers])
     if groups.refusal:
         yield SynthesizedCalls(name=calls.name, algorithms={}, text=f"nothing: {groups.refusal}")
         return
@@ -97,7 +97,7 @@ def synthesized(calls: CallClass, step: TracedStep, seed: int, spend: Callable[[
 def _made(
     calls: CallClass,
     step: TracedStep,
-    groups: "_Groups",
+    groups: "_CallGroups",
     busy: Mapping[tuple[int, ...], tuple[Occupied, ...]],
     clock: bool,
     seed: int,
@@ -158,7 +158,7 @@ def _told(result: SynthesisResult, busy: Sequence[Occupied], clock: bool, member
         yield f"{100 * (schedule.time / schedule.bound - 1):.1f} % above its bound"
 
 
-class _Groups:
+class _CallGroups:
     """The groups of a class, by how they lie on the topology.
 
     `largest`: the first of the largest calls. `layouts`: NPUs of one group for each layout -> names of the groups that

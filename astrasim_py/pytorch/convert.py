@@ -36,7 +36,7 @@ MAX_SPAN = 2**53
 MUCH_UNEXPLAINED = 0.1
 
 
-class _Rank(NamedTuple):
+class _RecordedRank(NamedTuple):
     """One rank: what was read and made of it; the errors of replays, where they were asked for."""
 
     recording: Recording
@@ -146,7 +146,7 @@ class _Building(NamedTuple):
 
 def _ranks(
     kineto: Sequence[str], et: Sequence[str], step: int | str | None, replicate: int, build: _Building
-) -> tuple[dict[int, _Rank], dict[int | None, str]]:
+) -> tuple[dict[int, _RecordedRank], dict[int | None, str]]:
     """The ranks that were recorded, and the files of their host traces by the rank in their names."""
     files, traces = rank_files(kineto, "--kineto"), rank_files(et, "--et") if et else {}
     if replicate and len(files) > 1:
@@ -154,7 +154,7 @@ def _ranks(
     guessed, say = not any(RANK in name for name in kineto), build.say
     # Number of ranks, where no header says it.
     world = replicate or (1 + max(rank or 0 for rank in files) if len(files) > 1 else None)
-    ranks: dict[int, _Rank] = {}
+    ranks: dict[int, _RecordedRank] = {}
     for number, (label, source) in enumerate(files.items()):
         recording = read_recording(source, step, _telling(say, source, number, len(files)))
         if step == "median" and recording.step.name:
@@ -191,7 +191,7 @@ def _own_rank(label: int | None, recording: Recording, guessed: bool) -> int:
     return label or 0
 
 
-def _one_rank(recording: Recording, trace: HostTrace | None, world: int | None, build: _Building) -> _Rank:
+def _one_rank(recording: Recording, trace: HostTrace | None, world: int | None, build: _Building) -> _RecordedRank:
     host, without, rules = build.host, build.without, build.rules
     if recording.span_ns > MAX_SPAN:
         remedy = "choose another step, or look for a wrong ts or dur"
@@ -214,10 +214,10 @@ def _one_rank(recording: Recording, trace: HostTrace | None, world: int | None, 
                 raise UsageError(option, f"{recording.source} has no work of a device", "drop the option")
         spans, unknown, notes = transfers(recording, node_of), [], []
         graph = RankGraph(host_graph(recording, spans), host_calls(recording, spans, table, node_of), False)
-    return _Rank(recording, joined, graph, len(unknown), notes, {}, table.assumed)
+    return _RecordedRank(recording, joined, graph, len(unknown), notes, {}, table.assumed)
 
 
-def _replayed(record: _Rank, host: str, without: Collection[str]) -> dict[str, float | None]:
+def _replayed(record: _RecordedRank, host: str, without: Collection[str]) -> dict[str, float | None]:
     """Relative errors of replays of one rank; None where there is no other step that does the same."""
     recording, graph = record.recording, record.graph.graph
     errors = {"constants": constants_error(graph), "next_step": None}
@@ -257,7 +257,7 @@ def _by_text(lines: Iterable[tuple[int, str]]) -> list[str]:
     ]
 
 
-def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[str]:
+def _problems(ranks: dict[int, _RecordedRank], traces: dict[int | None, str]) -> list[str]:
     lines = []
     for rank, record in ranks.items():
         if record.joined and not record.joined.same_run:
@@ -277,7 +277,7 @@ def _problems(ranks: dict[int, _Rank], traces: dict[int | None, str]) -> list[st
     return problems
 
 
-def _doubts(ranks: dict[int, _Rank]) -> list[str]:
+def _doubts(ranks: dict[int, _RecordedRank]) -> list[str]:
     """Notes on parts of a recording that its graph does not show."""
     assumed = sum(record.assumed for record in ranks.values())
     doubts = (
@@ -302,7 +302,9 @@ def _doubts(ranks: dict[int, _Rank]) -> list[str]:
     return doubts + _by_text(lines)
 
 
-def _report(ranks: dict[int, _Rank], parts: Built, problems: Sequence[str], warnings: Sequence[str]) -> dict[str, Any]:
+def _report(
+    ranks: dict[int, _RecordedRank], parts: Built, problems: Sequence[str], warnings: Sequence[str]
+) -> dict[str, Any]:
     calls = Counter(call.kind for record in ranks.values() for call in record.graph.calls)
     return {
         "format": "pytorch",
@@ -317,7 +319,7 @@ def _report(ranks: dict[int, _Rank], parts: Built, problems: Sequence[str], warn
     }
 
 
-def _of_rank(record: _Rank) -> dict[str, Any]:
+def _of_rank(record: _RecordedRank) -> dict[str, Any]:
     recording, graph = record.recording, record.graph.graph
     linked = recording.events.launch[recording.work] >= 0
     return {
@@ -338,7 +340,7 @@ def _of_rank(record: _Rank) -> dict[str, Any]:
     }
 
 
-def _metadata(record: _Rank) -> dict[str, Any]:
+def _metadata(record: _RecordedRank) -> dict[str, Any]:
     """Metadata of a trace about its recording."""
     recording = record.recording
     metadata = {"recorded_step": recording.step.name or "all", "recorded_span_ns": recording.span_ns}

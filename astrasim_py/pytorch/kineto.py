@@ -74,7 +74,7 @@ def read_recording(
     """
     steps = find_steps(source, lambda share: tell(share / 2))
     window = choose_step(steps, step, source)
-    table = _Table(source, window)
+    table = _EventTable(source, window)
     header: dict[str, object] = {}
     for key, value in elements(source, LISTED, lambda share: tell(0.5 + share / 2)):
         if key == LISTED:
@@ -88,7 +88,7 @@ def read_recording(
     return table.recording(header, steps)
 
 
-class _Table:
+class _EventTable:
     """Columns of the events of a window."""
 
     def __init__(self, source: str, window: RecordedStep | None) -> None:

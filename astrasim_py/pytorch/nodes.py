@@ -33,7 +33,7 @@ class Communication:
     group: str = ""
 
 
-class _Table:
+class _NodeTable:
     """Columns of nodes, and dependencies as places in them, while a trace is made; at first those of the graph."""
 
     def __init__(self, graph: Graph):
@@ -142,7 +142,7 @@ def rank_trace(
     computation behind it. `skew_ns`: how much later than the first rank this one begins. `declared`: communicator
     groups, which a METADATA node behind the others lists; nothing stands for all ranks.
     """
-    table = _Table(graph)
+    table = _NodeTable(graph)
     columns, groups = table.add_calls(calls or {}, moving or {}, table.add_gaps() if gaps == "nodes" else {})
     if skew_ns:
         table.add_skew(skew_ns)

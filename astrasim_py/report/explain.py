@@ -196,7 +196,7 @@ def _shares(parts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {_share(part, sum(parts.values()))}" for name, part in parts.items())
 
 
-class _Table(NamedTuple):
+class _ExplainedTable(NamedTuple):
     """A part of the text. `columns`: headings, and whether a column is of numbers."""
 
     columns: Sequence[tuple[str, bool]]
@@ -218,10 +218,10 @@ class _Table(NamedTuple):
 def explanation_text(e: Explanation, lines: int = _LINES) -> str:
     """An explanation as text. `lines`: rows of its longer tables at most."""
     steps = _steps(e)
-    in_order = _Table(_STEPS, steps, "critical path, in order")
-    singly = _Table(_STEPS, (), "")
+    in_order = _ExplainedTable(_STEPS, steps, "critical path, in order")
+    singly = _ExplainedTable(_STEPS, (), "")
     if 0 < len(steps) <= _FEW and any(piece.message >= 0 and piece.instance >= 0 for piece in e.path):
-        singly = _Table(_STEPS, _steps(e, whole_collectives=False), "message by message")
+        singly = _ExplainedTable(_STEPS, _steps(e, whole_collectives=False), "message by message")
     blocks = [
         f"makespan {format_time(e.makespan)}",
         _spent(e).text(),
@@ -238,7 +238,7 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
 _STEPS = (("from", True), ("to", True), ("what", False), ("time", True))
 
 
-def _spent(e: Explanation) -> _Table:
+def _spent(e: Explanation) -> _ExplainedTable:
     """What the critical path consists of, the most first, and where it waited."""
     columns = (("on the critical path", False), ("time", True), ("share", True), ("what it is", False))
     spent = _most_first(e.totals)
@@ -251,14 +251,14 @@ def _spent(e: Explanation) -> _Table:
     for name, parts in sorted(e.at_switches().items(), key=lambda item: -sum(item[1].values())):
         times = ", ".join(f"{category} {format_time(ps)}" for category, ps in _most_first(parts))
         below.append(f"switch {name} and what it sent took {_share(sum(parts.values()), e.makespan)} of it: {times}")
-    return _Table(columns, rows, below=below)
+    return _ExplainedTable(columns, rows, below=below)
 
 
 def _most_first(parts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(parts.items(), key=lambda item: -item[1])
 
 
-def _exposed(e: Explanation) -> _Table:
+def _exposed(e: Explanation) -> _ExplainedTable:
     """Exposed communication, equal calls on one line."""
     numbers = [(heading, True) for heading in ("time", "exposed", "at rank", "on critical path")]
     alike: dict[tuple[object, ...], list[Exposure]] = {}
@@ -275,10 +275,10 @@ def _exposed(e: Explanation) -> _Table:
         for calls in alike.values()
         for x in calls[:1]
     ]
-    return _Table([("communication", False), *numbers], rows)
+    return _ExplainedTable([("communication", False), *numbers], rows)
 
 
-def _busiest(e: Explanation) -> _Table:
+def _busiest(e: Explanation) -> _ExplainedTable:
     """The busiest links; of several jobs with the share of each."""
     numbers = [(heading, True) for heading in ("busy", "share", "bytes", "messages", "waited for", "GB/s")]
     rows = [
@@ -294,7 +294,7 @@ def _busiest(e: Explanation) -> _Table:
         ]
         for use in e.links
     ]
-    return _Table([("busiest links", False), *numbers, *([("of jobs", False)] if e.jobs else [])], rows)
+    return _ExplainedTable([("busiest links", False), *numbers, *([("of jobs", False)] if e.jobs else [])], rows)
 
 
 def _at(calls: Sequence[Exposure]) -> str:

@@ -24,7 +24,7 @@ from astrasim_py.report.gantt_rows import (
     SEND,
     TILE,
     Bars,
-    Row,
+    GanttRow,
     bars_of,
     fitting,
     grouped,
@@ -49,7 +49,7 @@ _MOST_TEXTS = 200
 class _Chart(NamedTuple):
     panel: Panel
     bars: Bars  # of the rows that are drawn
-    rows: list[Row]
+    rows: list[GanttRow]
     ranks: int  # without switches
     left_out: list[int]  # ranks
 
@@ -119,7 +119,7 @@ def _chart(panel: Panel, spec: Mapping) -> _Chart:
     left_out = sorted(rank for row in rows if row.ranks[0] not in firsts for rank in row.ranks)
     first = np.concatenate([np.arange(ranks)[:0], *(np.arange(row.bars.start, row.bars.stop) for row in shown)])
     begin = np.cumsum([0, *(row.bars.stop - row.bars.start for row in shown)]).tolist()
-    rows_drawn = [Row(row.ranks, slice(*ends)) for row, ends in zip(shown, pairwise(begin), strict=True)]
+    rows_drawn = [GanttRow(row.ranks, slice(*ends)) for row, ends in zip(shown, pairwise(begin), strict=True)]
     return _Chart(panel, bars.take(first.astype(np.int64)), rows_drawn, ranks, left_out)
 
 

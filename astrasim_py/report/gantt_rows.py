@@ -93,14 +93,14 @@ def bars_of(node: Table, collective: Table, ranks: int, switches: int = 0) -> Ba
     return Bars(rank, part, lane, start[chosen], end[chosen], name, kind, tuple(names))
 
 
-class Row(NamedTuple):
+class GanttRow(NamedTuple):
     """Ranks whose bars are equal, and the bars of the first of them."""
 
     ranks: tuple[int, ...]
     bars: slice
 
 
-def rows_of(bars: Bars, ranks: Sequence[int], jobs: Mapping[int, str]) -> list[Row]:
+def rows_of(bars: Bars, ranks: Sequence[int], jobs: Mapping[int, str]) -> list[GanttRow]:
     """Rows in order of their first ranks; ranks of one job share a row if they have the same bars at the same times."""
     first, last = (np.searchsorted(bars.rank, ranks, side=side).tolist() for side in ("left", "right"))
     columns = (bars.part, bars.lane, bars.start, bars.end, bars.name)
@@ -108,10 +108,10 @@ def rows_of(bars: Bars, ranks: Sequence[int], jobs: Mapping[int, str]) -> list[R
     for rank, low, high in zip(ranks, first, last, strict=True):
         key = (jobs.get(rank), *(column[low:high].tobytes() for column in columns))
         rows.setdefault(key, ([], slice(low, high)))[0].append(rank)
-    return [Row(tuple(members), span) for members, span in rows.values()]
+    return [GanttRow(tuple(members), span) for members, span in rows.values()]
 
 
-def fitting(rows: Sequence[Row], bars: Bars, limit: int) -> list[Row]:
+def fitting(rows: Sequence[GanttRow], bars: Bars, limit: int) -> list[GanttRow]:
     """At most `most` rows: the first ones, and the one that ends last."""
     if len(rows) <= limit:
         return list(rows)

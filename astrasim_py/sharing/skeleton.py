@@ -54,8 +54,8 @@ class Skeleton:
         return np.array(self._graph.place)
 
     @cached_property
-    def _graph(self) -> "_Graph":
-        graph = _Graph()
+    def _graph(self) -> "_SkeletonGraph":
+        graph = _SkeletonGraph()
         node_of: dict[int, tuple[int, ...]] = {START: ()}
         begin = np.searchsorted(self.target, np.arange(len(self.kept) + 2)).tolist()
         paths = list(zip(self.source.tolist(), self.ps.tolist(), self.steps.tolist(), strict=True))
@@ -104,7 +104,7 @@ class Skeleton:
 
 
 @dataclass(slots=True)
-class _Graph:
+class _SkeletonGraph:
     """Nodes of a skeleton; equal paths from the same calls share theirs."""
 
     place: list[int] = field(default_factory=list)  # of kept nodes, -1 for a path

@@ -220,8 +220,8 @@ class _SynthesisDraft:
         traces = tuple(bodies[r.program].trace(r, rank) for rank, r in enumerate(self.model.ranks))
         return Workload(traces, self.model.groups)
 
-    def _nodes(self, program: PlaceProgram, stride: int) -> "_Nodes":
-        nodes = _Nodes()
+    def _nodes(self, program: PlaceProgram, stride: int) -> "_SynthesizedNodes":
+        nodes = _SynthesizedNodes()
         ends: list[list[int | None]] = []
         parts = list(_parts(program, self.drawn))
         for number, (place, time, part) in enumerate(parts):
@@ -249,7 +249,7 @@ class _SynthesisDraft:
 
 
 @dataclass(frozen=True)
-class _Nodes:
+class _SynthesizedNodes:
     """Nodes of a program, in the order of their ids."""
 
     values: list[dict[str, int]] = field(default_factory=list)
@@ -291,7 +291,9 @@ class _Nodes:
         )  # fmt: skip
 
 
-def _deps(nodes: _Nodes, waits: Sequence[Wait], time: int, number: int, factor: float, ends: list[list]) -> list[int]:
+def _deps(
+    nodes: _SynthesizedNodes, waits: Sequence[Wait], time: int, number: int, factor: float, ends: list[list]
+) -> list[int]:
     """Nodes that a step of a place waits for; `ends`: of steps, by place."""
     deps: list[int] = []
     for wait in waits:

@@ -117,7 +117,7 @@ _Bandwidths: TypeAlias = Annotated[Annotated[Bandwidth, ONE] | Annotated[tuple[B
 _Times: TypeAlias = Annotated[Annotated[Time, ONE] | Annotated[tuple[Time, ...], SEVERAL], EITHER]
 
 
-class _Grid(_Linked):
+class _GridShape(_Linked):
     """Grids of any number of dimensions, with dimension-order routes from dimension 0."""
 
     dims: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_DIMS)] = _required(
@@ -143,7 +143,7 @@ class _Grid(_Linked):
         return product_of(f"{self.shape} {'x'.join(map(str, self.dims))}", self.shape, rows, place)
 
 
-class Mesh(_Grid):
+class Mesh(_GridShape):
     """An n-D grid without wraparound."""
 
     shape: Literal["mesh"] = Field(examples=["mesh"])
@@ -152,7 +152,7 @@ class Mesh(_Grid):
         return self._rows("mesh", True, place)
 
 
-class Torus(_Grid):
+class Torus(_GridShape):
     """An n-D grid with wraparound."""
 
     # A dimension of two has one link per direction.

@@ -130,10 +130,10 @@ def inference_workload(
     first = prefill.ranks
     contexts = [prefill.seq + 1 + step for step in range(steps)] * prefill.microbatches
 
-    def reading(stage: int, inside: int) -> _Rank:
+    def reading(stage: int, inside: int) -> _InferenceRank:
         return _Reading(LayerWriter(prefill, prices, stage, inside), decode, first)
 
-    def generating(stage: int, inside: int) -> _Rank:
+    def generating(stage: int, inside: int) -> _InferenceRank:
         writer = _Growing(decode, prices, stage, inside, first=first)
         writer.contexts = contexts
         return _Generating(writer, prefill, 0, steps)
@@ -211,7 +211,7 @@ def _links(prefill: Layout[int], decode: Layout[int]) -> list[tuple[int, int]]:
     return links
 
 
-class _Rank(Stage):
+class _InferenceRank(Stage):
     """A rank of a pool; `other` and `others` are the other pool and its first rank.
 
     `peers` are the ranks of a stage of the other pool that it sends to or receives from.
@@ -240,7 +240,7 @@ class _Rank(Stage):
         raise NotImplementedError
 
 
-class _Reading(_Rank):
+class _Reading(_InferenceRank):
     """A rank that reads prompts."""
 
     def give(self, lane: Lane, unit: Unit) -> None:
@@ -272,7 +272,7 @@ class _Growing(LayerWriter):
         return self.priced[ops, unit.wide]
 
 
-class _Generating(_Rank):
+class _Generating(_InferenceRank):
     """A rank that generates `steps` tokens."""
 
     def __init__(self, writer: LayerWriter, other: Layout[int], others: int, steps: int) -> None:
@@ -316,13 +316,15 @@ class _Generating(_Rank):
         return block
 
 
-def _classes(make: Callable[[int, int], _Rank], layout: Layout[int], peers: list[list[int]]) -> tuple[list, list]:
+def _classes(
+    make: Callable[[int, int], _InferenceRank], layout: Layout[int], peers: list[list[int]]
+) -> tuple[list, list]:
     """Traces of the ranks of a pool, and their shifts; `make` takes a stage and a rank in it.
 
     Ranks of a stage with one place in the ring differ in their peers in the other pool alone: those whose peers are as
     far away share a trace, the others all of its columns but those of peers.
     """
-    written: dict[tuple, tuple[_Rank, ExecutionTrace]] = {}
+    written: dict[tuple, tuple[_InferenceRank, ExecutionTrace]] = {}
     known: dict[tuple, tuple[ExecutionTrace, int]] = {}
     traces, shifts = [], []
     for stage, inside in product(range(layout.pp), range(layout.stage_ranks)):
@@ -340,7 +342,7 @@ def _classes(make: Callable[[int, int], _Rank], layout: Layout[int], peers: list
     return traces, shifts
 
 
-def _moved(rank: _Rank, trace: ExecutionTrace, inside: int, peers: list[int]) -> ExecutionTrace:
+def _moved(rank: _InferenceRank, trace: ExecutionTrace, inside: int, peers: list[int]) -> ExecutionTrace:
     """The trace of another rank of the same class, with peers of its own in the other pool."""
     distance = inside - rank.inside
     where = np.arange(rank.layout.ranks + rank.other.ranks) + distance
