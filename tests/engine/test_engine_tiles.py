@@ -125,6 +125,7 @@ def test_one_tile_is_the_whole():
 @given(st.integers(0, 2**32 - 1), st.integers(2, 9))
 @example(11152, 2)  # messages of the workload are split
 @example(88665154, 7)  # bytes of a rotation differ too much for one template
+@example(8118314, 9)  # counters: without tiles a count is missed, and the run stuck
 def test_any_problem_in_tiles_leaves_the_same_records(seed, size):
     try:
         problem = in_tiles(world(seed, size), seed)
@@ -143,8 +144,10 @@ def test_any_problem_in_tiles_leaves_the_same_records(seed, size):
         assert reference == compiled
         return
     assert differences(reference, compiled) == []
-    if problem.semantics.comm_slots is None:
-        # Waiting for less never makes a run stuck, unless another order takes the last slot. Either may reach a limit.
+    counting = any(programs.different.counting for programs in plan.programs)
+    if problem.semantics.comm_slots is None and not counting:
+        # Waiting for less never makes a run stuck, unless another order takes the last slot, or completions are counted
+        # from the end of a node on, and how many follow it depends on time. Either may reach a limit.
         statuses = {reference.outcome.status, simulate(whole(problem), engine="compiled").outcome.status}
         assert statuses != {"done", "stuck"}
     # Random programs do not carry out what they are called for, and some plans have none.
