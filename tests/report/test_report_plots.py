@@ -82,8 +82,8 @@ def test_figures_have_the_same_bytes_in_every_process():
         import hashlib, importlib.util, sys
         spec = importlib.util.spec_from_file_location("cases", sys.argv[1])
         cases = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(cases)
         sys.path.insert(0, sys.argv[2])
+        spec.loader.exec_module(cases)
         from astrasim_py.topology import shapes
         from worlds.panels import link_panel
         state = hashlib.sha256()
