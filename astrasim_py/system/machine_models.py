@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from pydantic import (
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     ValidationInfo,
@@ -263,13 +262,12 @@ class NicModel(StrictModel):
 class ComputeModel(StrictModel):
     """Compute rates of an NPU."""
 
-    model_config = ConfigDict(validate_default=True)
     _place = "compute"
 
     preset: Text | None = Field(default=None, examples=["dgx_a100"])
     precision: Text | None = Field(default=None, description="number format of the preset's peak, e.g. bf16")
-    peak: ComputeRate | None = example("312 TFLOP/s", default=None)
-    memory_bandwidth: MemoryBandwidth | None = example("2 TB/s", default=None)
+    peak: ComputeRate | None = example("312 TFLOP/s", default=None, validate_default=True)
+    memory_bandwidth: MemoryBandwidth | None = example("2 TB/s", default=None, validate_default=True)
     roofline: bool = Field(
         default_factory=lambda data: data["peak"] is not None,
         description="take times from operations and bytes; by default where there is a peak",
@@ -308,8 +306,8 @@ class ComputeModel(StrictModel):
 class NpuModel(ComputeModel):
     """Compute rates and memory of an NPU."""
 
-    memory: Size | None = example("80 GB", default=None)
-    expanded_memory: ExpandedMemory | None = None
+    memory: Size | None = example("80 GB", default=None, validate_default=True)
+    expanded_memory: ExpandedMemory | None = Field(default=None, validate_default=True)
 
     def _complete(self) -> None:
         super()._complete()

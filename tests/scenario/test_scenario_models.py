@@ -9,10 +9,12 @@ import pytest
 
 from astrasim_py.core.document import parse_document
 from astrasim_py.core.errors import AstraError
+from astrasim_py.core.fields import Time
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.preparation.prepare import estimate, prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import check_document
+from astrasim_py.system.machine_models import NpuModel
 from astrasim_py.training.inference import Inference, inference_memory
 from astrasim_py.training.memory import FRAMEWORK_BYTES, effective_bandwidth
 from astrasim_py.training.recommendation import Recommendation, recommendation_memory
@@ -24,6 +26,16 @@ topologies:
 compute: {preset: dgx_a100%s}
 workload: {%s}
 """
+
+
+class Launched(NpuModel):
+    """What a new key looks like: its default is a number, as written values are texts with units."""
+
+    launch: Time = 0
+
+
+def test_a_new_key_of_compute_may_have_a_number_as_its_default():
+    assert Launched.model_validate({"preset": "dgx_a100"}, context={"written": True}).launch == 0
 
 
 def point(workload: str, compute: str = "", npus: int = 2, more: str = ""):
