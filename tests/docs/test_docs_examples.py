@@ -7,7 +7,9 @@ In a page, blocks are executed in order in a folder of the page's own, which has
   other ``python`` blocks are executed.
 * ``text``: each of its lines must be in the output of the block before.
 
-Other blocks, such as ``console``, are only shown. Each section of the recipes is a page of its own.
+A block below the comment ``<!-- needs: … -->`` needs what only a user has, such as a cluster: it is not run, but its
+commands must be understood. Every command of the package stands in a block of one of these kinds. Each section of the
+recipes is a page of its own.
 """
 
 from __future__ import annotations
@@ -23,14 +25,17 @@ from pathlib import Path
 
 import pytest
 
-from astrasim_py.cli.main import main
+from astrasim_py.cli.main import main, parse
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
-BLOCK = re.compile(r"^```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+BLOCK = re.compile(r"^(<!-- needs: [^\n]*-->\n+)?```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = "python -m astrasim_py"
+#: Pages whose commands wait for their new text.
+WAITING = {"cli.md", "engines.md", "measured.md", "overlap.md", "traces.md"}
 FILE = re.compile(r"#\s+([\w./-]+\.(?:py|ya?ml|csv))\s*\n")
 RECIPES = (DOCS / "recipes.md").read_text("utf-8").split("\n## ")[1:]
-TEXTS = {page.relative_to(DOCS).as_posix(): page for page in PAGES if page.stem != "recipes"} | {
+TEXTS = {page.relative_to(DOCS.parent).as_posix(): page for page in PAGES if page.stem != "recipes"} | {
     f"recipes.md, {section.splitlines()[0]}": section for section in RECIPES
 }
 
@@ -64,7 +69,9 @@ def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch, 
     monkeypatch.setattr(sys, "path", list(sys.path))
     sys.path_importer_cache.pop("my", None)  # of the page before, in its folder
     output, namespace = "", {"__name__": "__main__"}
-    for kind, options, body in BLOCK.findall(text):
+    for needs, kind, options, body in BLOCK.findall(text):
+        if needs:
+            continue
         named = re.match(r"(\S+)", options) if kind == "json" else FILE.match(body)
         stream = io.StringIO()
         if named:
@@ -85,6 +92,29 @@ def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch, 
             lines = [squeezed(line) for line in output.splitlines()]
             for line in filter(None, (squeezed(line) for line in body.splitlines())):
                 assert any(line in there for there in lines), f"not printed: {line}\n{output}"
+
+
+def shell_lines(body: str) -> list[str]:
+    """The lines of a shell block, without comments and prompts; a line may go on in the next."""
+    lines = (line.strip().removeprefix("$ ") for line in body.replace("\\\n", " ").splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.name not in WAITING],
+    ids=lambda page: page.relative_to(DOCS.parent).as_posix(),
+)
+def test_every_command_is_run_or_says_what_it_needs(page):
+    for needs, kind, _, body in BLOCK.findall(page.read_text("utf-8")):
+        if kind != "sh" and COMMAND in body:
+            assert needs, f"a test can run sh; say what this needs, or make it sh:\n{body}"
+        if not needs:
+            continue
+        for line in shell_lines(body):
+            words = shlex.split(line)
+            if words[:3] == COMMAND.split():
+                assert parse(words[3:]) is not None, line
 
 
 def test_links_between_pages_lead_somewhere():
