@@ -1,9 +1,10 @@
-"""Copy a packaged lesson to start from; without NAME, list the lessons."""
+"""Copy a packaged lesson to start from; without NAME, say which there are."""
 
 import argparse
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from astrasim_py.core.errors import OutputError, UsageError
@@ -15,31 +16,95 @@ SCHEMA = "scenario.schema.json"
 _DATA = Path(__file__).resolve().parents[1] / "data"
 _LESSONS = _DATA / "lessons"
 
+#: Lessons for the first hour.
+FIRST = ("first_steps", "latency_or_bandwidth", "ring_vs_torus", "ddp_overlap")
+#: Group → what its lessons are about, and their names, as docs/lessons.md has them.
+GROUPS = {
+    "collectives": (
+        "algorithms of collectives, and the networks that they run on",
+        [
+            "first_steps",
+            "latency_or_bandwidth",
+            "crossover",
+            "ring_vs_torus",
+            "all_to_all_torus",
+            "hierarchical_dgx",
+            "themis",
+            "overlap",
+            "in_network",
+            "hgx_h100",
+            "real_machines",
+            "find_the_bug",
+            "synthesized",
+        ],
+    ),
+    "training": (
+        "steps of language and recommendation models",
+        [
+            "ddp_overlap",
+            "parallelism",
+            "memory_or_network",
+            "comet_transformer_1t",
+            "comet_break_even",
+            "comet_clusters",
+            "comet_dlrm",
+            "from_pytorch",
+            "synthesized_training",
+            "synthesized_training_256",
+        ],
+    ),
+    "networks": (
+        "failures, and jobs that share a network",
+        ["failures", "link_flap", "fair_or_fifo", "noisy_neighbour", "neighbours_over_time", "packed_or_random"],
+    ),
+}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a lesson to copy, or a group to list")
     parser.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="where to; here by default")
+    parser.add_argument("--all", action="store_true", help="list every lesson")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.name is None:
-        for name, line in listed():
-            print(f"{name:<24} {line}".rstrip())
-        return 0
-    for path in copy(args.name, args.folder):
-        print(path)
+    if args.all and args.name is not None:
+        raise UsageError("--all", f"lists every lesson, and {args.name} is one name", "write one of the two")
+    if args.all:
+        _print_lessons(_names())
+    elif args.name is None:
+        print("Lessons to begin with:")
+        _print_lessons(FIRST)
+        print("\nGroups:")
+        for group, (about, members) in GROUPS.items():
+            print(f"{group:<24} {len(members)} lessons: {about}")
+        print("\nnew NAME [FOLDER] copies a lesson, new GROUP lists a group, new --all lists every lesson.")
+    elif args.name in GROUPS:
+        _print_lessons(GROUPS[args.name][1])
+    else:
+        for path in copy(args.name, args.folder):
+            print(path)
     return 0
+
+
+def _print_lessons(names: Iterable[str]) -> None:
+    for name in names:
+        print(f"{name:<24} {_title(name)}".rstrip())
+
+
+def _names() -> list[str]:
+    return sorted(path.stem for path in _LESSONS.glob("*.yaml"))
+
+
+def _title(name: str) -> str:
+    from astrasim_py.core.document import read_document
+
+    title = read_document(_LESSONS / f"{name}.yaml").get("title")
+    return str(title.data) if title is not None else ""
 
 
 def listed() -> list[tuple[str, str]]:
     """Name and title of every lesson, by name."""
-    from astrasim_py.core.document import read_document
-
-    lessons = []
-    for path in sorted(_LESSONS.glob("*.yaml")):
-        title = read_document(path).get("title")
-        lessons.append((path.stem, str(title.data) if title is not None else ""))
-    return lessons
+    return [(name, _title(name)) for name in _names()]
 
 
 def copy(name: str, target: str | os.PathLike) -> list[Path]:
@@ -50,10 +115,12 @@ def copy(name: str, target: str | os.PathLike) -> list[Path]:
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.load import load_scenario
 
-    names = sorted(path.stem for path in _LESSONS.glob("*.yaml"))
-    stem = name.removesuffix(".yaml")
+    names, stem = _names(), name.removesuffix(".yaml")
     if stem not in names:
-        raise UsageError(f"new {name}"[:80], "there is no such lesson", did_you_mean(stem, names))
+        remedy = did_you_mean(stem, (*names, *GROUPS))
+        if remedy.startswith("write one of"):
+            remedy = f"new --all lists them, and new GROUP a group: {', '.join(GROUPS)}"
+        raise UsageError(f"new {name}"[:80], "there is no such lesson", remedy)
     lesson = _LESSONS / f"{stem}.yaml"
     files = {file: None for point in expand(load_scenario(lesson)) for file in input_digests(point)}
     text = _SCHEMA_LINE.sub(f"# yaml-language-server: $schema={SCHEMA}", lesson.read_text("utf-8"), count=1)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from astrasim_py.cli import new
 from astrasim_py.cli.main import VERBS, main
 
 RING = """\
@@ -225,11 +226,7 @@ def test_schema_prints_what_ships(capsys, package):
 @pytest.mark.slow
 def test_a_lesson_can_be_copied_checked_and_only_once(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code, out, _ = run(capsys, "new")
-    names = [line.split()[0] for line in out.splitlines()]
-    assert code == 0 and "ring_vs_torus" in names
-    code, out, _ = run(capsys, "new", "ring_vs_torus")
-    assert code == 0
+    assert run(capsys, "new", "ring_vs_torus")[0] == 0
     assert (
         (tmp_path / "ring_vs_torus.yaml").read_text().startswith("# yaml-language-server: $schema=scenario.schema.json")
     )
@@ -237,6 +234,22 @@ def test_a_lesson_can_be_copied_checked_and_only_once(tmp_path, monkeypatch, cap
     assert run(capsys, "check", "ring_vs_torus.yaml", "--set", "sweep.size=[64 KiB]")[0] == 0
     code, _, err = run(capsys, "new", "ring_vs_torus")
     assert code == 5 and "is there already" in err
+
+
+def test_new_names_few_lessons_and_lists_the_rest_on_demand(capsys, repo):
+    code, alone, _ = run(capsys, "new")
+    assert code == 0 and "ring_vs_torus" in alone and len(alone.splitlines()) <= 12
+    files = sorted(path.stem for path in (repo / "scenarios").glob("*.yaml"))
+    listed = [line.split()[0] for line in run(capsys, "new", "--all")[1].splitlines()]
+    assert listed == files
+    by_group = [name for _, members in new.GROUPS.values() for name in members]
+    assert sorted(by_group) == files, "every lesson is in one group"
+    for group, (_, members) in new.GROUPS.items():
+        assert [line.split()[0] for line in run(capsys, "new", group)[1].splitlines()] == members
+    assert 'did you mean "ring_vs_torus"?' in run(capsys, "new", "ring_torus")[2]
+    assert 'did you mean "training"?' in run(capsys, "new", "trainings")[2]
+    assert "new --all lists them" in run(capsys, "new", "xyzzy")[2]
+    assert run(capsys, "new", "--all", "themis")[0] == 2
 
 
 def test_names_of_results_cannot_leave_the_folder(tmp_path, monkeypatch, capsys):
