@@ -6,14 +6,19 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.report.figure_style import (
+    BLACK,
+    BLUE,
+    COLOURS,
     COMMUNICATION_COLOURS,
     COMPUTE_COLOURS,
+    FILLS,
     FORMATS,
+    GREEN,
     GREY,
     MARKERS,
-    PALETTE,
+    SKY,
     SMALL,
-    TYPE_COLOURS,
+    VERMILION,
     WAITING_COLOUR,
     Sheet,
     clean,
@@ -26,14 +31,13 @@ from astrasim_py.report.training import PARTS
 #: Points of a scatter at most.
 _POINTS = 20_000
 _HATCHES = ("", "//")
-_COMMUNICATION = (*COMMUNICATION_COLOURS, TYPE_COLOURS["broadcast"], PALETTE[7])
 #: Parts of a step in the order of the bars, computation first, and their colours.
 _STEP = {
     **dict(zip(("forward", "backward", "optimizer"), COMPUTE_COLOURS, strict=False)),
     "host": "#999999",
-    **dict(zip(("tp", "cp", "ep", "pp", "dp", "reduction"), _COMMUNICATION, strict=True)),
+    **dict(zip(("tp", "cp", "ep", "pp", "dp", "reduction"), COMMUNICATION_COLOURS, strict=False)),
     "bubble": WAITING_COLOUR,
-    "memory": PALETTE[0],
+    "memory": BLACK,
 }
 
 
@@ -73,9 +77,9 @@ def memory_bars(rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]):
     figure, axes = _canvas("Memory at the peak by kind", 0.19 * len(shown) + 0.8)
     present = [kind for kind in baseline["memory_bytes"] if any(row["memory_bytes"][kind] for row in shown)]
     values = [[row["memory_bytes"][kind] / 1e9 for row in shown] for kind in present]
-    _stack(axes, values, present, [PALETTE[1 + number % (len(PALETTE) - 1)] for number in range(len(present))], shown)
+    _stack(axes, values, present, [FILLS[number % len(FILLS)] for number in range(len(present))], shown)
     fits = (baseline["capacity_bytes"] - baseline["reserve_bytes"]) / 1e9
-    axes.axvline(fits, color=PALETTE[5], linewidth=1.6, linestyle=(0, (5, 2)))
+    axes.axvline(fits, color=VERMILION, linewidth=1.6, linestyle=(0, (5, 2)))
     axes.set_xlim(0, 1.12 * max(fits, *(row["memory_total_bytes"] / 1e9 for row in shown)))
     axes.set_xlabel(f"GB (dashed: {fits:.4g} GB count as a fit)")
     return figure
@@ -105,9 +109,9 @@ def pareto(seconds: np.ndarray, memory: np.ndarray, fits: int):
     axes.plot(memory[::stride] / 1e9, seconds[::stride], ".", color="#b5b5b5", markersize=4, label=possible)
     order = np.lexsort((seconds, memory))
     front = order[seconds[order] < np.append(np.inf, np.minimum.accumulate(seconds[order])[:-1])]
-    axes.step(memory[front] / 1e9, seconds[front], where="post", color=PALETTE[4], linewidth=1.6)
-    axes.plot(memory[front] / 1e9, seconds[front], "o", color=PALETTE[4], markersize=5, label="none is better in both")
-    axes.axvline(fits / 1e9, color=PALETTE[5], linestyle=(0, (5, 2)), label="counts as a fit")
+    axes.step(memory[front] / 1e9, seconds[front], where="post", color=BLUE, linewidth=1.6)
+    axes.plot(memory[front] / 1e9, seconds[front], "o", color=BLUE, markersize=5, label="none is better in both")
+    axes.axvline(fits / 1e9, color=VERMILION, linestyle=(0, (5, 2)), label="counts as a fit")
     axes.set_yscale("log")
     number_axis(axes.yaxis, log=True)
     axes.set_xlabel("memory at the peak (GB)")
@@ -139,7 +143,7 @@ def heat_map(tp: Sequence[int], pp: Sequence[int], speedup: np.ndarray, baseline
             (faster[row + 1, column], ((x, x + 1), (y + 1, y + 1))),
         ):
             if not beside:
-                axes.plot(*line, color=PALETTE[5], linewidth=2.2, clip_on=False)
+                axes.plot(*line, color=VERMILION, linewidth=2.2, clip_on=False)
     axes.set_xticks(range(len(tp)), tp)
     axes.set_yticks(range(len(pp)), pp)
     axes.grid(visible=False)
@@ -155,8 +159,8 @@ def tornado(changes: Sequence[Mapping[str, Any]]):
     places = np.arange(len(rows))
     unchanged = [100 * (before / row["same_step_s"] - 1) for row in rows]
     best = [100 * (row["speedup"] - 1) for row in rows]
-    axes.barh(places - 0.2, best, height=0.38, color=PALETTE[4], label="best configuration for it")
-    axes.barh(places + 0.2, unchanged, height=0.38, color=PALETTE[2], label="same configuration")
+    axes.barh(places - 0.2, best, height=0.38, color=BLUE, label="best configuration for it")
+    axes.barh(places + 0.2, unchanged, height=0.38, color=SKY, label="same configuration")
     axes.axvline(0, color="black", linewidth=1)
     for place, value in zip(places.tolist(), best, strict=True):
         axes.text(max(value, 0), place - 0.2, f" {value:+.1f} %", va="center", fontsize=SMALL)
@@ -177,7 +181,7 @@ def roofline(points: Sequence[tuple[str, float, float]], peak: float, bandwidth:
     axes.plot(roof, np.minimum(roof * bandwidth, peak) / 1e12, color="black", linewidth=1.6, label="peak")
     for number, (name, intensity, rate) in enumerate(points):
         mark = "osD^vPX"[number % 7]
-        color = PALETTE[1 + number % (len(PALETTE) - 1)]
+        color = FILLS[number % len(FILLS)]
         axes.plot(intensity, rate / 1e12, mark, color=color, markersize=8, markeredgecolor="black", label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -199,13 +203,14 @@ def scaling_curve(points: Sequence[Mapping[str, Any]], measured: Mapping[str, Se
     rates = [point["tokens_per_s_per_gpu"] * point["ranks"] for point in points]
     ideal = [points[0]["tokens_per_s_per_gpu"] * count for count in ranks]
     axes.plot(ranks, ideal, color=GREY, linestyle=(0, (5, 2)), label="no losses")
-    axes.plot(ranks, rates, "o-", color=PALETTE[4], linewidth=1.8, label="best configuration")
+    axes.plot(ranks, rates, "o-", color=BLUE, linewidth=1.8, label="best configuration")
     for count, rate, ideal_rate in zip(ranks, rates, ideal, strict=True):
         axes.annotate(
             f"{100 * rate / ideal_rate:.0f} %", (count, rate), (6, -12), textcoords="offset points", fontsize=SMALL
         )
-    for number, (name, pairs) in enumerate(measured.items()):
-        look = {"color": PALETTE[(5, 1, 3, 6, 2)[number % 5]], "marker": MARKERS[1 + number % 9], "linestyle": ""}
+    for number, (name, pairs) in enumerate(measured.items(), 1):
+        colour = COLOURS[number % len(COLOURS)]
+        look = {"color": colour, "marker": MARKERS[number % len(MARKERS)], "linestyle": ""}
         axes.plot(*zip(*pairs, strict=True), **look, markersize=6, label=f"published: {clean(name)}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -225,7 +230,7 @@ def waterfall(first: Mapping[str, Any], second: Mapping[str, Any], changes: Sequ
     level, names, levels = first["step_s"], [clean(first["configuration"])], [first["step_s"]]
     axes.barh(0, level, color=GREY)
     for place, (name, seconds) in enumerate(changes, 1):
-        axes.barh(place, seconds, left=level, color=PALETTE[5] if seconds > 0 else PALETTE[3])
+        axes.barh(place, seconds, left=level, color=VERMILION if seconds > 0 else GREEN)
         edge = max(level, level + seconds)
         axes.text(edge, place, f" {seconds:+.4g} s", va="center", fontsize=SMALL)
         level += seconds

@@ -1,6 +1,7 @@
 """The look of figures: the same bytes on every run, whatever the user's matplotlibrc says.
 
-Colours are those of Okabe and Ito (2008), told apart by colour-blind readers; markers and dashes differ as well.
+Colours are those of Okabe and Ito, "Color Universal Design" (2008), and five more that colour-blind readers tell apart
+from them and from each other; markers and dashes differ as well. The page (`report.page.palette`) has the same ones.
 """
 
 import io
@@ -19,20 +20,24 @@ if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
 FORMATS = ("svg", "png")
-#: Okabe & Ito, "Color Universal Design" (2008); yellow last, for it is faint on white.
-PALETTE = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#F0E442")
-#: The same for series, strong colours first.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8B6914")
+BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
+)  # fmt: skip
+VIOLET, BROWN, LIME, CRIMSON, NAVY = "#7B4FE0", "#5C3A00", "#9FD18B", "#E01048", "#1B3A57"
+#: Of series, strong colours first.
+COLOURS = (BLUE, VERMILION, GREEN, PINK, ORANGE, SKY, BLACK, VIOLET, BROWN, LIME, CRIMSON, NAVY)
+#: Of areas; without those that hide black text.
+FILLS = (ORANGE, SKY, GREEN, BLUE, VERMILION, PINK, LIME, VIOLET, CRIMSON)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 DASHES = ((0, ()), (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1)), (0, (8, 3)))
 GREY = "#666666"
 #: What a rank does, in figures and on the page: compute in blues, communication in the other colours.
-COMPUTE_COLOURS = ("#0072B2", "#56B4E9", "#1B3A57", "#B3D4EA")
-COMMUNICATION_COLOURS = ("#E69F00", "#D55E00", "#CC79A7", "#009E73")
+COMPUTE_COLOURS = (BLUE, SKY, NAVY, "#B3D4EA")
+COMMUNICATION_COLOURS = (ORANGE, VERMILION, PINK, GREEN, BROWN, VIOLET, CRIMSON, LIME)
 SEND_COLOUR, RECEIVE_COLOUR, WAITING_COLOUR = "#8C564B", "#D0D0D0", "#d9d9d9"
 #: Collectives that have a colour of their own wherever they are named by their type.
-_TYPES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-TYPE_COLOURS = dict(zip(_TYPES, (*COMMUNICATION_COLOURS, "#8B6914"), strict=True))
+_TYPES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")
+TYPE_COLOURS = dict(zip(_TYPES, COMMUNICATION_COLOURS, strict=True))
 #: Most entries of a legend; more series are named at their curves.
 MOST_ENTRIES = 8
 #: Size of text, points.

@@ -171,13 +171,13 @@ def _look(charts: Sequence[_Chart]) -> tuple[list[np.ndarray], _Look]:
         parts.append(chart.bars._replace(name=number_of[chart.bars.name], kind=number_of[chart.bars.kind]))
     merged = _by_kind(joined_bars(parts, names), [len(bars.rank) for bars in parts])
     single = [name for name in _OWN if name in number and (merged.name == number[name]).any()]
-    limit = 3 if single else 4
+    limit = {COMPUTE: len(style.COMPUTE_COLOURS), COMMUNICATION: len(style.COMMUNICATION_COLOURS)}
     group = np.full(len(merged.rank), -1)
     labels: list[str] = []
     colours: list[str] = []
     for part in (COMPUTE, COMMUNICATION):
         rest = merged._replace(part=np.where(np.isin(merged.name, [number[name] for name in single]), -1, merged.part))
-        groups, called = grouped(rest, part, limit)
+        groups, called = grouped(rest, part, limit[part])
         group = np.where(groups >= 0, groups + len(labels), group)
         labels += called
         colours += _colours(part, called)

@@ -28,8 +28,7 @@ def draw_links(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
         return style.nothing(plots)
     scale = Normalize(0.0, 1.0)
     jobs = list(dict.fromkeys(name for panel in panels for name in panel.jobs.values()))
-    # Without black: numbers are written on NPUs.
-    of_job = {name: to_rgba(style.PALETTE[1 + i % (len(style.PALETTE) - 1)], 0.55) for i, name in enumerate(jobs)}
+    of_job = {name: to_rgba(style.FILLS[i % len(style.FILLS)], 0.55) for i, name in enumerate(jobs)}
     tables, notes, shown = [], [], []
     for panel, axes in zip(panels, plots, strict=True):
         if panel.title:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.units import format_size
-from astrasim_py.report.figure_style import MARKERS, PALETTE, Sheet, set_title
+from astrasim_py.report.figure_style import COLOURS, MARKERS, Sheet, set_title
 from astrasim_py.report.ticks import number_axis
 
 #: Half the width of the band around a curve, as a share.
@@ -33,8 +33,8 @@ def bus_bandwidths(heading: str, panels: Mapping[str, Sequence[Curve]]):
     entries: dict[str, Line2D] = {}
     for axes, (name, curves) in zip(grid, panels.items(), strict=True):
         set_title(axes, name)
-        for number, curve in enumerate(curves, 1):
-            colour, simulated = PALETTE[number % len(PALETTE)], np.array(curve.simulated)
+        for number, curve in enumerate(curves):
+            colour, simulated = COLOURS[number % len(COLOURS)], np.array(curve.simulated)
             axes.fill_between(
                 curve.sizes, (1 - BAND) * simulated, (1 + BAND) * simulated, color=colour, alpha=0.25, lw=0
             )
@@ -42,7 +42,7 @@ def bus_bandwidths(heading: str, panels: Mapping[str, Sequence[Curve]]):
             axes.plot(
                 curve.measured_sizes,
                 curve.measured,
-                MARKERS[number],
+                MARKERS[number % len(MARKERS)],
                 color=colour,
                 markersize=4,
                 markerfacecolor="white",

@@ -8,7 +8,18 @@ every NPU and every time the share of its incoming links in use; neighbouring NP
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.report.figure_style import FORMATS, GREY, PALETTE, SMALL, clean, our_style, render, set_heading
+from astrasim_py.report.figure_style import (
+    FILLS,
+    FORMATS,
+    GREY,
+    SKY,
+    SMALL,
+    VERMILION,
+    clean,
+    our_style,
+    render,
+    set_heading,
+)
 from astrasim_py.report.intervals import coverage
 from astrasim_py.report.ticks import time_unit
 from astrasim_py.scenario.plot_spec import WIDTHS
@@ -21,7 +32,7 @@ MAX_ROWS = 256
 #: Bins of time if there are too many distinct times.
 _BINS = 600
 #: Maximum chunks for naming each in a legend, and for using the palette's colours.
-_NAMED, _PLAIN = 4, 7
+_NAMED, _PLAIN = 4, len(FILLS)
 
 
 def draw_schedule(schedule: Schedule, form: str, title: str = "") -> bytes:
@@ -112,8 +123,7 @@ def _colours(count: int) -> np.ndarray:
     from matplotlib.colors import to_rgba
 
     if count <= _PLAIN:
-        # Without black: numbers are written on them.
-        return np.array([to_rgba(colour) for colour in PALETTE[1 : count + 1]])
+        return np.array([to_rgba(colour) for colour in FILLS[:count]])
     return colormaps["turbo"](np.linspace(0.04, 0.96, count))
 
 
@@ -177,14 +187,14 @@ def _use(axes, schedule: Schedule, links: int, start, end, factor: float) -> Non
     else:
         shares = _holds(np.zeros(len(start), dtype=np.int64), start, end, 1, schedule.time)[0] / links
         time, share = np.linspace(0, schedule.time / factor, _BINS + 1), np.append(shares, shares[-1])
-    axes.fill_between(time, 100 * share, step="post", color=PALETTE[2], linewidth=0, label="links in use")
+    axes.fill_between(time, 100 * share, step="post", color=SKY, linewidth=0, label="links in use")
     moments = np.unique(schedule.arrival)
     arrived = np.searchsorted(np.sort(schedule.arrival), moments, side="right") / schedule.transfers
     if len(moments) > 4 * _BINS:
         indices = np.unique(np.linspace(0, len(moments) - 1, 4 * _BINS).astype(np.int64))
         moments, arrived = moments[indices], arrived[indices]
     axes.step(
-        np.append(0, moments) / factor, 100 * np.append(0, arrived), where="post", color=PALETTE[5], linewidth=1.4,
+        np.append(0, moments) / factor, 100 * np.append(0, arrived), where="post", color=VERMILION, linewidth=1.4,
         label="transfers that have arrived",
     )  # fmt: skip
     if schedule.bound:
