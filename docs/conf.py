@@ -31,7 +31,7 @@ def _navigation(text: str) -> str:
     """A hidden tree of contents for each section of the first page that lists pages."""
     trees = []
     for section in text.split("\n## ")[1:]:
-        pages = re.findall(r"^\* \[[^]]+\]\(([\w/]+)\.(?:md|ipynb)\)", section, re.MULTILINE)
+        pages = re.findall(r"\[[^]]+\]\(([\w/]+)\.(?:md|ipynb)\)", section)
         if pages:
             trees.append("\n".join(["```{toctree}", ":hidden:", f":caption: {section.splitlines()[0]}", *pages, "```"]))
     return "\n\n".join([text, *trees])
