@@ -42,7 +42,7 @@ class Routing(StrictModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Computing:
-    """Switches that can take part in collectives (docs/semantics.md).
+    """Switches that can take part in collectives (docs/dialects.md).
 
     `vertices`: those that have not failed, ascending. `latency_ps`: added to every message that a switch sends.
     `reduce_bandwidth`: bytes per second of the one unit that reduces; None: no limit. `slots`: chunks of scratch for

@@ -1,6 +1,6 @@
 """Profiles: what the collectives of a library cost on a real machine, found from measured times.
 
-A profile is the section ``collectives`` of a hardware preset, shipped or of the user. docs/semantics.md has the
+A profile is the section ``collectives`` of a hardware preset, shipped or of the user. docs/dialects.md has the
 formulas that use its numbers.
 """
 

@@ -1,4 +1,4 @@
-"""Under a profile collectives take what the formulas of docs/semantics.md say, in both engines."""
+"""Under a profile collectives take what the formulas of docs/dialects.md say, in both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connections of MSCCL-style runtimes (docs/semantics.md): slots, bandwidth and latency. Optional.
+"""The connections of MSCCL-style runtimes (docs/dialects.md): slots, bandwidth and latency. Optional.
 
 Messages of a connection are numbered in the order of the thread blocks, the k-th sent being the k-th received. Slots
 hold messages: a step of more chunks than fit in a slot is several messages, one after the other.

@@ -1,4 +1,4 @@
-"""Costs of a library's calls and messages under a profile (formulas: docs/semantics.md)."""
+"""Costs of a library's calls and messages under a profile (formulas: docs/dialects.md)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Given programs as their thread blocks run them (docs/semantics.md): one node for each step and pass over slices.
+"""Given programs as their thread blocks run them (docs/dialects.md): one node for each step and pass over slices.
 
 A pass moves one slice of every chunk. A thread block runs all its steps in a pass before it begins the next one;
 dependencies between thread blocks hold within a pass. Messages of a connection follow each other pass after pass.
