@@ -1,7 +1,8 @@
-"""Make what the documentation shows anew: ``python docs/refresh.py tutorial``, ``lessons [NAME…]`` or ``compatible``.
+"""Make anew what the documentation shows: ``python docs/refresh.py WHAT``.
 
-``tutorial`` executes docs/tutorial.ipynb and stores its outputs; ``lessons`` runs scenarios (minutes) and stores a
-figure of each in docs/figures/lessons/; ``compatible`` writes the table of docs/compatible.md. Needs ``pip install -e
+WHAT is ``tutorial``: execute docs/tutorial.ipynb and store its outputs; ``lessons [NAME…]``: run scenarios (minutes)
+and store a figure of each in docs/figures/lessons/; ``compatible``: write the table of docs/compatible.md; or
+``presets``: write the tables of docs/reference/presets.md. Needs ``pip install -e
 '.[notebook]'``.
 """
 
@@ -16,6 +17,7 @@ from pathlib import Path
 from PIL import Image
 
 from astrasim_py.system.compatible import DELAYS, NIC, NOISE, SPEEDS, TABLE
+from astrasim_py.topology.hardware import preset_content, preset_names
 
 DOCS = Path(__file__).resolve().parent
 #: Lesson → figure; the first of the scenario for all others.
@@ -96,8 +98,66 @@ def compatible() -> None:
     path.write_text(f"{before}{exclusions()}\n\n{after.partition(chr(10) * 2)[2]}", "utf-8")
 
 
+def machines() -> str:
+    """The presets of machines: their network, and the NPU with its rates without sparsity."""
+    lines = ["| preset | network | NPU |", "|---|---|---|"]
+    for name in preset_names("topology"):
+        content = preset_content(name)
+        compute = content["compute"]
+        memory = f"{compute['memory']} at {compute['memory_bandwidth']}"
+        lines.append(f"| `{name}` | {_network(content['topology'])} | {_npu(compute)}, {memory} |")
+    return "\n".join(lines)
+
+
+def _network(keys: dict) -> str:
+    """A topology's keys in a few words."""
+    if "edges" in keys:
+        return f"{keys['npus']} NPUs, a hybrid cube mesh of NVLinks"
+    if keys["shape"] != "dgx":
+        size = "×".join(map(str, keys["dims"])) if "dims" in keys else keys["npus"]
+        return f"{keys['shape']} of {size}, {keys['bandwidth']}, {keys['latency']}"
+    rails = f", {keys['rails']} rails" if "rails" in keys else ""
+    return f"{keys['npus']} on {keys['nvlink_bandwidth']}, NICs of {keys['nic_bandwidth']}{rails}"
+
+
+def _npu(compute: dict) -> str:
+    """An NPU and its peaks in TFLOP/s; fp16 where it is not that of bf16."""
+    peaks = dict(compute["peak"])
+    if peaks.get("fp16") == peaks.get("bf16"):
+        del peaks["fp16"]
+    rates = ", ".join(f"{name} {rate.removesuffix(' TFLOP/s')}" for name, rate in peaks.items())
+    return f"{compute['npu']}: {rates}"
+
+
+def links() -> str:
+    """The presets of links."""
+    rates = {name: preset_content(name)["link"] for name in preset_names("link")}
+    return "\n".join(f"* `{name}`: {link['bandwidth']}, {link['latency']}" for name, link in rates.items())
+
+
+def sources() -> str:
+    """Every source once, with the presets that take figures from it."""
+    named: dict[str, list[str]] = {}
+    for name in preset_names():
+        for source in preset_content(name)["source"]:
+            names = named.setdefault(source["where"], [])
+            names += [] if name in names else [name]
+    return "\n".join(f"* {where}: {', '.join(f'`{name}`' for name in names)}" for where, names in named.items())
+
+
+def presets() -> None:
+    """Write the tables of docs/reference/presets.md, each below its heading."""
+    path = DOCS / "reference" / "presets.md"
+    text = path.read_text("utf-8")
+    for heading, table in (("Machines", machines()), ("Links", links()), ("Sources", sources())):
+        before, _, after = text.partition(f"<!-- {heading} -->\n")
+        text = f"{before}<!-- {heading} -->\n{table}\n\n{after.partition(chr(10) * 2)[2]}"
+    path.write_text(f"{text.rstrip()}\n", "utf-8")
+
+
 if __name__ == "__main__":
     what, *names = sys.argv[1:] or [""]
-    if what not in ("tutorial", "lessons", "compatible"):
+    writers = {"tutorial": tutorial, "compatible": compatible, "presets": presets}
+    if what not in ("lessons", *writers):
         sys.exit(__doc__)
-    lessons(names) if what == "lessons" else {"tutorial": tutorial, "compatible": compatible}[what]()
+    lessons(names) if what == "lessons" else writers[what]()

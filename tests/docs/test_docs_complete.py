@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import re
+import runpy
 
 import pytest
 from simpy import Environment, Resource
@@ -130,10 +131,12 @@ def test_every_rule_of_semantics_is_described(page):
     assert not missing(page("semantics.md") + page("dialects.md"), keys)
 
 
-def test_every_preset_is_described(page):
+def test_the_tables_of_presets_are_those_of_their_files(page, repo):
+    refresh = runpy.run_path(str(repo / "docs" / "refresh.py"))
     text = page("reference/presets.md")
-    for kind in ("topology", "link", "compute"):
-        assert not missing(text, preset_names(kind))
+    assert not missing(text, preset_names())
+    for table in ("machines", "links", "sources"):
+        assert refresh[table]() in text, "python docs/refresh.py presets"
 
 
 def test_every_attribute_of_traces_is_described(page):

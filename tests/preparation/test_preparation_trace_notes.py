@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import astrasim_py as ap
+from astrasim_py.chakra import attributes
 from astrasim_py.chakra import et_def_pb2 as pb
-from astrasim_py.chakra.attributes import HARMLESS
 from astrasim_py.chakra.et_io import encode_trace, parse_trace, write_prefix
 from astrasim_py.chakra.groups import OTHER_NAMES
 from astrasim_py.chakra.storage import Csr
@@ -332,9 +333,11 @@ def test_public_sets_are_read_without_a_word_on_control_or_groups(golden):
         assert not [text for text in texts if "control" in text or "group" in text or "attributes" in text], texts
 
 
-def test_every_attribute_that_is_passed_over_is_in_the_documentation(repo):
+def test_the_documentation_names_groups_attributes_and_the_place_of_those_that_are_passed_over(repo):
     page = (repo / "docs/traces.md").read_text("utf-8")
-    assert [name for name in (*HARMLESS, *OTHER_NAMES) if f"`{name}`" not in page] == []
+    assert [name for name in OTHER_NAMES if f"`{name}`" not in page] == []
+    assert attributes.HARMLESS
+    assert f"`HARMLESS` in `{Path(attributes.__file__).relative_to(repo).as_posix()}`" in " ".join(page.split())
 
 
 MIXED = {"data": CHAIN[:1], "ctrl": CHAIN}
