@@ -1,6 +1,7 @@
 """From argv to an exit code. stdout carries the result, stderr progress and errors."""
 
 import argparse
+import codecs
 import errno
 import importlib
 import os
@@ -157,10 +158,23 @@ def _told(error: BaseException) -> tuple[int, list[str]]:
     return errors.EXIT_INTERNAL, [f"{problem}: {text}"]
 
 
+#: Characters of our texts that a stream may be unable to encode, and the ASCII for them, of the same width.
+_ASCII = dict(zip("µμ–—…·×→“”", 'uu--.*x>""', strict=True))
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
+
+
 def _usable_streams() -> None:
-    """Closed streams swallow what is written to them; the others show what their encoding cannot as ``?``."""
+    """Closed streams swallow what is written to them; the others show ``us`` for ``µs`` where their encoding lacks it,
+    and ``?`` for what has no ASCII.
+    """
+    codecs.register_error("astrasim_py", _in_ascii)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif hasattr(getattr(sys, name), "reconfigure"):
-            getattr(sys, name).reconfigure(errors="replace")
+            getattr(sys, name).reconfigure(errors="astrasim_py")

@@ -132,13 +132,13 @@ def _stats(args: argparse.Namespace) -> int:
     lines += [
         ("operations", stats.flops),
         ("memory bytes", format_size(stats.memory_bytes)),
-        ("recorded time", f"compute {stats.compute_micros} us, communication {stats.comm_micros} us"),
+        ("recorded time", f"compute {stats.compute_micros} µs, communication {stats.comm_micros} µs"),
     ]
     if stats.problem:
         lines.append(("no paths", stats.problem))
     else:
         lines.append(("depth", number_of(stats.depth, "node")))
-        lines.append(("critical path", f"{stats.critical_micros} us of recorded durations"))
+        lines.append(("critical path", f"{stats.critical_micros} µs of recorded durations"))
         lines.append(("width", f"at most {number_of(stats.width, 'node')} side by side"))
     for line in lines:
         print(line if isinstance(line, str) else f"{line[0]:<16}{line[1]}")

@@ -36,7 +36,7 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
         part.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
         part.add_argument("--ranks", metavar="LIST", help='e.g. "0-3,6"; they are numbered anew')
         part.add_argument(
-            "--time", metavar="FROM:TO", help="nodes that begin in this span of recorded time, us or units"
+            "--time", metavar="FROM:TO", help="nodes that begin in this span of recorded time, µs or units"
         )
         part.add_argument("--layers", metavar="LIST", help="of a model, where nodes say which")
         part.add_argument("--names", metavar="REGEX", help="nodes whose names contain it")
@@ -127,7 +127,7 @@ def run_part(args: argparse.Namespace) -> int:
     part, lost = take(workload, ranks, masks)
     if not any(map(len, part.traces)):
         last = max((int(start.max(initial=0)) for start, _ in times or ()), default=0)
-        hint = f"; nodes begin from 0 to {last / 10**6:g} us" if times else ""
+        hint = f"; nodes begin from 0 to {last / 10**6:g} µs" if times else ""
         hint += "".join(f"; {text}: {lost[key]}" for key, text in _LOST.items() if lost[key])
         raise UsageError(args.trace, f"has no such nodes{hint}", "look at them with trace show")
     write_set(args, part)
@@ -259,7 +259,7 @@ def run_compare(args: argparse.Namespace) -> int:
         print(json_text(rows))
         return EXIT_OK
     wide = max(28, *(len(name) + 2 for name in topologies))
-    print(f"{'network':<{wide}}{'A, us':>16}{'B, us':>16}{'B against A':>13}")
+    print(f"{'network':<{wide}}{'A, µs':>16}{'B, µs':>16}{'B against A':>13}")
     for row in rows:
         print(f"{row['network']:<{wide}}{row['first_us']:>16.3f}{row['second_us']:>16.3f}{row['difference']:>+13.2%}")
     return EXIT_OK

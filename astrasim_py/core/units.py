@@ -125,10 +125,15 @@ def transfer_ps(nbytes: int, bandwidth: Fraction) -> int:
 
 
 def format_time(ps: int) -> str:
-    """A time as text: four significant digits and a suitable unit."""
-    steps = (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3))
+    """A time as text: four significant digits and a suitable unit, ``µs`` among them; see `typed_time`."""
+    steps = (("s", 10**12), ("ms", 10**9), ("µs", 10**6), ("ns", 10**3))
     unit, factor = next((step for step in steps if abs(ps) >= step[1]), ("ps", 1))
     return f"{ps / factor:.4g} {unit}"
+
+
+def typed_time(ps: int) -> str:
+    """The same as one types it into a scenario, in ASCII."""
+    return format_time(ps).replace("µ", "u")
 
 
 def format_size(nbytes: int) -> str:

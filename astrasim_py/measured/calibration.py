@@ -10,7 +10,7 @@ import numpy as np
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
-from astrasim_py.core.units import PS_PER_S, format_size, format_time
+from astrasim_py.core.units import PS_PER_S, format_size, typed_time
 from astrasim_py.measured.fit import CHANNEL_BYTES, UNKNOWNS, Fit, covered, fit
 from astrasim_py.measured.formula import BYTES
 from astrasim_py.measured.rows import MeasuredRow, chooser, left_out_lines, mean_of_repeats
@@ -158,7 +158,7 @@ def _every_other(rows: Sequence[MeasuredRow]) -> list[bool]:
 def number_text(key: tuple[str, str], value: float) -> str:
     """A number of a profile with its unit, to four digits."""
     if key[1] in ("launch", "step", "peer", "latency"):
-        return format_time(round(value * PS_PER_S))
+        return typed_time(round(value * PS_PER_S))
     return f"{value / 10**9:.4g} GB/s"
 
 

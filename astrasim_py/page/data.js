@@ -63,7 +63,7 @@ export function meanUse(run, link) {
 
 /** A time for people. */
 export function timeText(ps) {
-  for (const [unit, size] of [["s", 1e12], ["ms", 1e9], ["us", 1e6], ["ns", 1e3]]) {
+  for (const [unit, size] of [["s", 1e12], ["ms", 1e9], ["µs", 1e6], ["ns", 1e3]]) {
     if (Math.abs(ps) >= size) return `${(ps / size).toPrecision(4)} ${unit}`;
   }
   return `${Math.round(ps)} ps`;

@@ -369,7 +369,7 @@ def _lines(report: dict[str, Any]) -> list[str]:
     spans = sorted(rank["span_us"] for rank in ranks)
     between = f"{spans[0]:,.3f}" if len(spans) == 1 else f"{spans[0]:,.3f} to {spans[-1]:,.3f}"
     steps = ", ".join(sorted({rank["step"] for rank in ranks}))
-    lines = [f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, step {steps}: {between} us, {report['nodes']:,} nodes"]
+    lines = [f"{len(ranks)} rank{'s' * (len(ranks) > 1)}, step {steps}: {between} µs, {report['nodes']:,} nodes"]
     work = sum(rank["device_ops"] for rank in ranks)
     if work:
         linked, backlog = (sum(rank[key] for rank in ranks) for key in ("linked", "backlog"))
@@ -393,8 +393,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
     gaps = "; the largest gaps:" if worst["largest_gaps"] else ""
     lines.append(f"unexplained: {100 * worst['unexplained']:.1f} % of the span{much}{gaps}")
     for gap in worst["largest_gaps"]:
-        others = [f"stream {s['stream']} busy {s['busy_us']:,.3f} us" for s in gap["meanwhile"]]
-        place = f"  {gap['us']:,.3f} us at {gap['at_us']:,.3f} before {gap['before']}"
+        others = [f"stream {s['stream']} busy {s['busy_us']:,.3f} µs" for s in gap["meanwhile"]]
+        place = f"  {gap['us']:,.3f} µs at {gap['at_us']:,.3f} before {gap['before']}"
         lines.append(f"{place}; {', '.join(others) or 'no other stream busy'}")
     for name, title in (("constants", "three constants"), ("next_step", "the next step's durations")):
         errors = [rank["replay_errors"].get(name) for rank in ranks]
@@ -406,6 +406,6 @@ def _lines(report: dict[str, Any]) -> list[str]:
             error = 100 * report["replay_errors"][name]
             lines.append(f"replay of all ranks together, begun as recorded, with {title}: error {error:.2f} %")
     if "at_once_us" in report["replay_errors"]:
-        lines.append(f"replay of all ranks begun at once: {report['replay_errors']['at_once_us']:,.3f} us")
+        lines.append(f"replay of all ranks begun at once: {report['replay_errors']['at_once_us']:,.3f} µs")
     lines += [f"note: {note}" for note in report["notes"]]
     return [*lines, *(f"warning: {text}" for text in report["warnings"])]

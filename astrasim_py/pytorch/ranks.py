@@ -212,7 +212,7 @@ def _clocks(by_rank: Mapping[int, RankCalls], meeting: Meeting) -> None:
     moved = {rank: shift for rank, shift in shifts.items() if shift}
     if moved:
         far = max(moved, key=lambda rank: abs(moved[rank]))
-        meeting.notes.append(f"clocks of {len(moved)} ranks were shifted, of rank {far} by {moved[far] / 1000:.3f} us")
+        meeting.notes.append(f"clocks of {len(moved)} ranks were shifted, of rank {far} by {moved[far] / 1000:.3f} µs")
 
 
 def _moving(instance: Instance, by_rank: Mapping[int, RankCalls], shifts: Mapping[int, int]) -> int:

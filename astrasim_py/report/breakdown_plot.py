@@ -54,7 +54,7 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
                     axes.barh(y, wide, left=offset, height=0.78, color=colour, hatch=hatch, edgecolor="white", lw=0.5)
                 offset += wide
             look = {"va": "center", "fontsize": 6.5, "color": "#333333", "annotation_clip": False}
-            time_text = format_time(total).replace("us", "µs")
+            time_text = format_time(total)
             axes.annotate(time_text, (offset, y), xytext=(3, 0), textcoords="offset points", **look)
         names = [" · ".join(filter(None, (grid.axis.label(x), grid.name(series)))) for x, series in bars]
         axes.set_yticks(place, [style.narrowed(name, room_of_names) for name in names])

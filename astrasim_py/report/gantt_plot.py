@@ -300,7 +300,7 @@ def _makespan(axes, makespan: int, until: int) -> None:
     """A line where the run ends."""
     axes.axvline(makespan, color=style.GREY, linewidth=0.8, linestyle=(0, (3, 2)), zorder=4, gid="makespan")
     side = "right" if makespan > 0.4 * until else "left"
-    text = f"makespan {format_time(makespan).replace('us', 'µs')}"
+    text = f"makespan {format_time(makespan)}"
     axes.annotate(
         text, (makespan, 1), xycoords=("data", "axes fraction"), xytext=(0, 1.5),
         textcoords="offset points", ha=side, va="bottom", fontsize=6.5, color=style.GREY, annotation_clip=False,

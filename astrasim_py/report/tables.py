@@ -74,10 +74,10 @@ def text_table(
 ) -> str:
     """An aligned table of plain text: a heading, a rule, and one line a row. `width`: cut the longest texts to it.
 
-    >>> print(text_table(["size", "time"], [["64 KiB", "9 us"]], [False, True]))
+    >>> print(text_table(["size", "time"], [["64 KiB", "9 µs"]], [False, True]))
     size    time
     ------  ----
-    64 KiB  9 us
+    64 KiB  9 µs
     """
     cleaned = [["".join(c if c.isprintable() else " " for c in cell) for cell in row] for row in (headings, *rows)]
     widths = [max(map(cell_len, column)) for column in zip(*cleaned, strict=True)]

@@ -89,7 +89,7 @@ def test_a_rank_that_waits_for_ever_has_not_finished(here, capsys):
     assert main([*argv(here), "--quiet"]) == 4
     printed = capsys.readouterr()
     assert [line.split()[0] for line in printed.out.splitlines()] == [f"sys[{r}]" for r in range(8) if r != 1]
-    assert "a message from rank 0, tag 0, 8 B, since 3 us" in printed.err
+    assert "a message from rank 0, tag 0, 8 B, since 3 µs" in printed.err
 
 
 def test_a_stuck_run_says_who_waits_for_what(here, capsys):

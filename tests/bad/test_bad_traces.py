@@ -246,7 +246,7 @@ def stuck(ended, *patterns):
 
 def test_row_11_a_receive_that_nobody_serves(traces, et):
     ended = traces.run(et.file(et.node(1, 4)), et.file(et.node(1, 4, micros=2), et.recv(2, 0, 1, tag=9, deps=[1])))
-    stuck(ended, r"stuck", r"1 +2 +a message from rank 0, tag 9, 1024 B.*since 2 us", "rank 0 has finished")
+    stuck(ended, r"stuck", r"1 +2 +a message from rank 0, tag 9, 1024 B.*since 2 µs", "rank 0 has finished")
 
 
 def test_row_11_a_send_that_nobody_receives(traces, et):

@@ -47,7 +47,7 @@ GIVEN = {
     "find_the_bug": {"(exit code 4)", "(exit code 3)", "(2 under its protocol, Simple)"},
     "first_steps": {"2 (n - 1)"},
     "from_pytorch": {"Recorded were 655, 2,225 and 1,014 ms", "it sends 16 KiB"},
-    "hgx_h100": {"20.6 % with 2 GPUs, 12.0 % with 4, 9.7 % with 8", "57.426 us", "14 steps of 2 links", "2**30 bytes"},
+    "hgx_h100": {"20.6 % with 2 GPUs, 12.0 % with 4, 9.7 % with 8", "57.426 µs", "14 steps of 2 links", "2**30 bytes"},
     "hierarchical_dgx": {"300 GB/s a direction", "one 25 GB/s NIC"},
     "in_network": {"an H100", "2(n-1) times", "2(n-1)/n S", "Measured on 8 H100s: 1.27 to 1.30"},
     "latency_or_bandwidth": {"2 (n-1)/n x size / time"},
@@ -83,7 +83,7 @@ GIVEN = {
         "on 64 NPUs",
         "(Rashidi et al., ISCA 2022)",
         "512 NPUs with 64 chunks of 1 GiB (50 GiB/s, 1 ns, no contention) takes 35.0 ms fixed and 13.6 ms Themis",
-        "ASTRA-sim 1.0's tutorial gives 35,008 and 13,636 us",
+        "ASTRA-sim 1.0's tutorial gives 35,008 and 13,636 µs",
     },
 }
 

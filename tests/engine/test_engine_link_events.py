@@ -340,7 +340,7 @@ def test_events_are_put_in_words():
         failed(5 * MS, {"from": "leaf0", "to": "spine1", "directions": "one"}),
     ]
     assert event_texts(two_spines(*events)) == [
-        "leaf0->spine0, spine0->leaf0 fail; 0->leaf0, leaf0->0 change to 10 GB/s, 7 us",
+        "leaf0->spine0, spine0->leaf0 fail; 0->leaf0, leaf0->0 change to 10 GB/s, 7 µs",
         "leaf1->spine1, spine1->leaf1 fail; 0->leaf0, leaf0->0 change back",
         "leaf0->spine0, leaf1->spine1, spine0->leaf0, spine1->leaf1 return",
         "no change",

@@ -61,7 +61,7 @@ def test_a_point_is_named_by_swept_values_as_in_yaml(told, name, size):
 
 def test_candidates_are_listed_one_in_a_line(told):
     code, out, err = told("demo", "size=1 MiB", "topology=ring")
-    assert (code, out) == (0, out) and "B takes 1 us longer" in out, "two points: what differs"
+    assert (code, out) == (0, out) and "B takes 1 µs longer" in out, "two points: what differs"
     code, out, err = told("demo", "size=1 MiB")
     lines = err.splitlines()
     assert (code, out, len(lines)) == (2, "", 5)

@@ -411,6 +411,6 @@ def test_replay_tells_ranks_begun_at_once_and_shared_correlations(tmp_path):
         assert errors == {"together": 0.0, "together_constants": errors["together_constants"]} | at_once
     note = "1 calls and operations have the correlation of another one; its first call counts"
     assert made.lines[-2:] == [
-        "replay of all ranks begun at once: 500.000 us",
+        "replay of all ranks begun at once: 500.000 µs",
         f"warning: 2 ranks, rank 0 the first: {note}",
     ]

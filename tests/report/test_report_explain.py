@@ -128,7 +128,7 @@ def test_shared_bandwidth_is_neither_serialization_nor_latency(latency):
     spent = {category: ps for category, ps in explanation.totals.items() if ps}
     assert spent == {"sharing": 10**6, "serialization": 10**6} | ({"latency": 2 * latency} if latency else {})
     assert explanation.waits("sharing") == [("switch0->2", 10**6)]
-    assert "slowed down on switch0->2 1 us" in explanation_text(explanation)
+    assert "slowed down on switch0->2 1 µs" in explanation_text(explanation)
 
 
 def test_waiting_for_messages_of_a_pair_is_charged_to_the_link_that_they_share():
@@ -151,7 +151,7 @@ def test_waiting_for_a_link_is_charged_to_that_link():
     explanation = explain(records, edge_table(topology, records.link["link"]))
     assert explanation.totals["queueing"] == 10**6 and explanation.totals["serialization"] == 10**6
     assert explanation.waits() == [("switch0->2", 10**6)]
-    assert "waited for switch0->2 1 us" in explanation_text(explanation)
+    assert "waited for switch0->2 1 µs" in explanation_text(explanation)
     (p2p,) = explanation.exposures
     assert p2p.instance == -1 and p2p.exposed == p2p.duration == records.makespan
 

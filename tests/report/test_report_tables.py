@@ -22,7 +22,7 @@ def test_the_table_of_a_run_is_plain_text():
     assert result_table.summary_text(rows).splitlines() == [
         "size      time   bound  bound/time  messages  status",
         "------  ------  ------  ----------  --------  ------",
-        "1 MiB   1.5 us  750 ns      50.0 %         3  done",
+        "1 MiB   1.5 µs  750 ns      50.0 %         3  done",
         "16 MiB                                        stuck",
     ]
     assert result_table.summary_text([]) == "no points"

@@ -90,7 +90,7 @@ def test_rows_have_stable_keys_and_exact_numbers(tmp_path):
     assert float(row["efficiency"]) == pytest.approx(float(row["bound_ns"] / row["time_ns"]))
     assert float(row["busbw_GBps"]) == pytest.approx(float(row["algbw_GBps"]) * 1.5)
     assert json.loads(json_text(list(result.rows)))[0]["time_ns"] == 4966.08
-    assert "4.966 us" in summary_text(result.rows)
+    assert "4.966 µs" in summary_text(result.rows)
 
 
 def test_a_finished_point_is_used_again(tmp_path):

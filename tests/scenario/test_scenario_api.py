@@ -266,7 +266,7 @@ def test_results_problems_and_records_are_explained_alike(result):
     of_result = ap.explain(result, "topology=r,size=1 MiB")
     assert str(ap.explain(problem)) == str(of_result)
     assert ap.explain(ap.simulate(problem, level="messages")).makespan == of_result.makespan
-    assert of_result._repr_html_().startswith("<pre>makespan 34.46 us")
+    assert of_result._repr_html_().startswith("<pre>makespan 34.46 µs")
 
 
 @pytest.mark.parametrize(

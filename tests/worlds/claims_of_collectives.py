@@ -10,12 +10,12 @@ from worlds.claims import Rows, claims, listed
 def first_steps(r: Rows):
     step = r.exposed() / 6
     yield (
-        f"{r.us():.2f} us: 20 us of compute, and 6 = 2 (4 - 1) steps of 500 ns + 256 KiB / (50 GB/s) = "
-        f"{step:.3f} us each"
+        f"{r.us():.2f} µs: 20 µs of compute, and 6 = 2 (4 - 1) steps of 500 ns + 256 KiB / (50 GB/s) = "
+        f"{step:.3f} µs each"
     )
-    yield f"exposed ({r.exposed():.2f} us)"
-    yield f"the bound ({r.bound():.2f} us: 20 us of compute, {r.bound() - 20:.1f} us for the bytes"
-    yield f"then six equal steps of the ring: {r.exposed():.2f} us, none of it hidden"
+    yield f"exposed ({r.exposed():.2f} µs)"
+    yield f"the bound ({r.bound():.2f} µs: 20 µs of compute, {r.bound() - 20:.1f} µs for the bytes"
+    yield f"then six equal steps of the ring: {r.exposed():.2f} µs, none of it hidden"
 
 
 @claims()
@@ -23,11 +23,11 @@ def latency_or_bandwidth(r: Rows):
     half = [seconds * 16 * 50e9 for seconds in (1e-7, 1e-6, 1e-5)]
     said = (f"{half[0] / 2**10:.0f} KiB", f"{half[1] / 2**10:.0f} KiB", f"{half[2] / 2**20:.1f} MiB")
     latencies = ("100 ns", "1 us", "10 us")
-    yield f"{said[0]} for 100 ns, {said[1]} for 1 us, {said[2]} for 10 us"
+    yield f"{said[0]} for 100 ns, {said[1]} for 1 µs, {said[2]} for 10 µs"
     yield f"{listed((r.bus('512 KiB', each) for each in latencies), '.1f')} GB/s at 512 KiB"
     yield f"{listed((r.bus('2 GiB', each) for each in latencies), '.1f')} GB/s at 2 GiB"
-    yield f"({r.us('1 KiB', '10 us'):.0f} to {r.us('64 KiB', '10 us'):.0f} us from 1 KiB to 64 KiB for 10 us)"
-    yield f"Half of the peak is at {said[0]}, {said[1]} and {said[2]} for latencies of 100 ns, 1 us and 10 us"
+    yield f"({r.us('1 KiB', '10 us'):.0f} to {r.us('64 KiB', '10 us'):.0f} µs from 1 KiB to 64 KiB for 10 µs)"
+    yield f"Half of the peak is at {said[0]}, {said[1]} and {said[2]} for latencies of 100 ns, 1 µs and 10 µs"
     assert r.share("2 GiB", "100 ns") == pytest.approx(50, abs=0.01)  # the dashed bound is twice the link
 
 
@@ -35,13 +35,13 @@ def latency_or_bandwidth(r: Rows):
 def overlap(r: Rows):
     more = [r.us("0.9", tiles) - r.us("1", tiles) for tiles in ("1", "2", "4", "8", "16", "32", "64")]
     yield f"the reduce_scatter for it: {r.ms('1', '1'):.2f} ms, all communication exposed"
-    yield f"Four hide most: {r.ms('1', '4'):.2f} ms, {r.exposed('1', '4'):.0f} us exposed"
+    yield f"Four hide most: {r.ms('1', '4'):.2f} ms, {r.exposed('1', '4'):.0f} µs exposed"
     yield f"Eight and 16 are best: {r.ms('1', '8'):.2f} ms"
-    yield f"Each has 5 us of overhead, so that 64 compute for {64 * 5} us more than one"
+    yield f"Each has 5 µs of overhead, so that 64 compute for {64 * 5} µs more than one"
     yield f"the layer takes {r.ms('1', '64'):.2f} ms"
-    yield f"tiles take {min(more[1:]):.0f} to {max(more):.0f} us more (one tile: {more[0]:.0f})"
+    yield f"tiles take {min(more[1:]):.0f} to {max(more):.0f} µs more (one tile: {more[0]:.0f})"
     yield f"Eight or 16: {r.ms('1', '16'):.2f} ms in place of {r.ms('1', '1'):.2f}"
-    yield "With more than 16 less is exposed, but each tile costs 5 us"
+    yield "With more than 16 less is exposed, but each tile costs 5 µs"
     assert r.best("0.9", None) == "8" and r.us("0.9", "2") > r.us("0.9", "1")
     assert r.exposed("1", "64") < r.exposed("1", "32") < r.exposed("1", "16")
 
@@ -50,12 +50,12 @@ def overlap(r: Rows):
 def crossover(r: Rows):
     ring, hd, rd, direct, trees = "ring", "halving_doubling", "recursive_doubling", "direct", "trees, 16 chunks"
     small, large = ("switch", "1 KiB"), ("switch", "256 MiB")
-    yield f"ring needs 62 ({r.us(*small, ring):.1f} us at 1 KiB)"
-    yield f"halving_doubling 10 ({r.us(*small, hd):.1f} us), recursive_doubling 5 ({r.us(*small, rd):.1f} us)"
-    yield f"direct 2 ({r.us(*small, direct):.1f} us)"
-    yield f"at {5e-6 * 50e9 / (2 * 31 / 16 - 5 + 4.1875) / 2**10:.0f} KiB (alpha = 1 us, two links)"
+    yield f"ring needs 62 ({r.us(*small, ring):.1f} µs at 1 KiB)"
+    yield f"halving_doubling 10 ({r.us(*small, hd):.1f} µs), recursive_doubling 5 ({r.us(*small, rd):.1f} µs)"
+    yield f"direct 2 ({r.us(*small, direct):.1f} µs)"
+    yield f"at {5e-6 * 50e9 / (2 * 31 / 16 - 5 + 4.1875) / 2**10:.0f} KiB (alpha = 1 µs, two links)"
     for size in ("64 KiB", "256 KiB"):
-        yield f"{r.us('switch', size, rd):.1f} and {r.us('switch', size, hd):.1f} us at {size}"
+        yield f"{r.us('switch', size, rd):.1f} and {r.us('switch', size, hd):.1f} µs at {size}"
     most = [r.ms(*large, each) for each in (direct, hd, ring)]
     yield f"meet at {min(most):.1f} to {max(most):.1f} ms for 256 MiB"
     yield f"({r.share(*large, ring):.1f} to {r.share(*large, direct):.0f} % of the bound)"
@@ -76,7 +76,7 @@ def ring_vs_torus(r: Rows):
 
     shapes = ("torus_2d", "torus_3d", "hypercube", "mesh_2d")
     ring = [r.us("ring", size, "cut_through", "linear") for size in ("64 KiB", "1 GiB")]
-    yield f"{ring[0]:.1f} us at 64 KiB, {ring[1] / 1e3:.1f} ms at 1 GiB"
+    yield f"{ring[0]:.1f} µs at 64 KiB, {ring[1] / 1e3:.1f} ms at 1 GiB"
     snakes = {
         slow(shape, "1 GiB", model, "snake") for shape in shapes[:3] for model in ("cut_through", "store_and_forward")
     }
@@ -146,11 +146,11 @@ def hierarchical_dgx(r: Rows):
     )
     cut, whole = r.us("1 MiB", "hierarchical 8 chunks"), r.us("1 MiB", "hierarchical")
     yield (
-        f"At 1 MiB the same cut costs {cut / whole:.1f} times as much ({cut:.0f} against {whole:.1f} us): 8 "
+        f"At 1 MiB the same cut costs {cut / whole:.1f} times as much ({cut:.0f} against {whole:.1f} µs): 8 "
         "times the messages"
     )
     yield f"sends twice as much over the NICs: {wrong} GB/s"
-    yield f"is best: {r.us('64 KiB', 'halving_doubling'):.1f} us against {r.us('64 KiB', 'ring'):.0f} us of the ring"
+    yield f"is best: {r.us('64 KiB', 'halving_doubling'):.1f} µs against {r.us('64 KiB', 'ring'):.0f} µs of the ring"
     yield (
         f"uses one NIC of each node, {flat:.1f} GB/s. Hierarchical uses all eight, {two} GB/s, and {eight} "
         "when its phases overlap in 8 chunks"
@@ -196,9 +196,9 @@ def in_network(r: Rows):
         "nvls, 64 rounds",
     )
     small = {each: [r.us(n, "1 KiB", each) for n in gpus] for each in (ring, trees, switch, few, many)}
-    yield f"{listed(small[ring], '.1f')} us at 1 KiB; pairs of trees {listed(small[trees], '.1f')} us"
-    yield f"to the switch and back, {max(small[switch]):.1f} us however many GPUs"
-    yield f"nvls takes {max(small[few]):.1f} us in 4 rounds, but {max(small[many]):.0f} us in 64"
+    yield f"{listed(small[ring], '.1f')} µs at 1 KiB; pairs of trees {listed(small[trees], '.1f')} µs"
+    yield f"to the switch and back, {max(small[switch]):.1f} µs however many GPUs"
+    yield f"nvls takes {max(small[few]):.1f} µs in 4 rounds, but {max(small[many]):.0f} µs in 64"
     nvls, rings = ([r.ms(n, "1 GiB", each) for n in gpus] for each in (many, ring))
     yield f"At 1 GiB nvls in 64 rounds takes {listed(nvls, '.2f')} ms, the ring {listed(rings, '.2f')}"
     gains = [b / a for a, b in zip(nvls, rings, strict=True)]
@@ -215,7 +215,7 @@ def in_network(r: Rows):
 @claims("engine=compiled")
 def hgx_h100(r: Rows):
     stored, through = "store_and_forward", "cut_through"
-    yield f"1 MiB on 8 GPUs takes {r.us('8', stored, '1 MiB'):.1f} us"
+    yield f"1 MiB on 8 GPUs takes {r.us('8', stored, '1 MiB'):.1f} µs"
     yield (
         "for each of 2 turns of 2 chunks; 8 GPUs take "
         f"{r.us('8', stored, '1 MiB') / r.us('2', stored, '1 MiB'):.1f} times as long as 2"
@@ -240,7 +240,7 @@ def find_the_bug(r: Rows):
         == 1
     )
     yield (
-        f"{r.us('1 KiB', 'right'):.3f} us at 1 KiB, {r.us('1 MiB', 'right'):.2f} us at 1 MiB, "
+        f"{r.us('1 KiB', 'right'):.3f} µs at 1 KiB, {r.us('1 MiB', 'right'):.2f} µs at 1 MiB, "
         f"{r.ms('64 MiB', 'right'):.3f} ms at 64 MiB"
     )
     yield f"is the fastest at 64 MiB ({r.ms('64 MiB', 'deadlock'):.3f} ms)"
@@ -268,9 +268,9 @@ def synthesized(r: Rows):
     yield f"not a ring at all in rank order; {r.ms('dgx1', large, ours):.1f} ms against {dgx:.1f} ms"
     assert r.us("switches", large, ours) == r.us("switches", large, "ring both ways")
     small = [r.us("switches", "64 KiB", one) for one in (ours, "direct")]
-    yield f"At 64 KiB it takes {small[0]:.1f} us against {small[1]:.1f} us of direct"
+    yield f"At 64 KiB it takes {small[0]:.1f} µs against {small[1]:.1f} µs of direct"
     middle = [r.us("switches", "1 MiB", one) for one in (ours, "tree")]
-    yield f"at 1 MiB {middle[0]:.1f} us against {middle[1]:.1f} us of the tree"
+    yield f"at 1 MiB {middle[0]:.1f} µs against {middle[1]:.1f} µs of the tree"
     yield f"On a mesh with failed links it is {times('faulty_mesh'):.1f} times as fast as the best known one"
     assert torus[ours] / torus["ring both ways"] == pytest.approx(0.5, abs=0.01)
     assert r.share("torus", large, ours) > 99.9
@@ -283,16 +283,16 @@ def real_machines(r: Rows):
     bound = bus["links", large, "ring"] * 100 / r.share("links", large, "ring")
     yield f"busbw {bus['links', large, 'ring']:.0f} GB/s, a tenth of the bound of {bound:.0f}"
     tree, ring = r.us("links", small, "tree"), r.ms("links", small, "ring")
-    yield f"{tree:.0f} us for 1 KiB, not {ring:.1f} ms as the ring"
+    yield f"{tree:.0f} µs for 1 KiB, not {ring:.1f} ms as the ring"
     yield f"but uses one NIC, too: {bus['links', large, 'tree']:.0f} GB/s"
     yield f"takes turns on NVLink and NICs: {bus['links', large, 'hierarchical']:.0f} GB/s"
     yield f"eight rings, one for each NIC: {bus['links', large, 'nccl']:.0f} GB/s"
     costs = r.us("library", small, "nccl"), r.us("links", small, "nccl")
-    yield f"1 KiB takes {costs[0]:.0f} us instead of {costs[1]:.0f}"
+    yield f"1 KiB takes {costs[0]:.0f} µs instead of {costs[1]:.0f}"
     yield f"and 4 GiB reaches {bus['library', large, 'nccl']:.0f} GB/s"
     yield f"trees in pieces, {bus['library', '64 MiB', 'nccl']:.0f} GB/s"
     made = r.us("library", small, "synthesized"), r.us("links", small, "synthesized")
-    yield f"synthesized takes {made[0]:.0f} us for 1 KiB instead of {made[1]:.0f}"
+    yield f"synthesized takes {made[0]:.0f} µs for 1 KiB instead of {made[1]:.0f}"
     yield f"still the fastest: {bus['library', large, 'synthesized']:.0f} GB/s of 4 GiB"
     assert r.best("library", large, None) == "synthesized" and r.best("library", small, None) != "synthesized"
     rates = bus["links", large, "ring"], bus["links", large, "nccl"], bus["library", large, "nccl"]

@@ -47,12 +47,12 @@ def failures(r: Rows):
 def link_flap(r: Rows):
     calm, never = r.ms("no flap", "10 us"), r.ms("never", "10 us")
     yield f"({calm:.1f} ms without the flap)"
-    yield f"Never repaired: {never:.0f} ms with a delay of 10 us"
+    yield f"Never repaired: {never:.0f} ms with a delay of 10 µs"
     yield f"each all-reduce takes {2 * (calm - 15) / 3:.0f} ms instead of {(calm - 15) / 3:.1f} ms"
     yield f"{r.ms('never', '10 ms'):.0f} ms with 10 ms"
     yield f"{r.ms('1 ms', '1 ms'):.1f} ms with a delay of 1 ms and {r.ms('1 ms', '10 ms'):.1f} ms with 10 ms"
-    yield f"repaired after 1 ms, a delay of 10 us still costs {r.ms('1 ms', '10 us'):.0f} ms, more than one of 10 ms"
-    yield "A repair after 27 ms finds the NPUs computing (delays of 10 us and 1 ms)"
+    yield f"repaired after 1 ms, a delay of 10 µs still costs {r.ms('1 ms', '10 us'):.0f} ms, more than one of 10 ms"
+    yield "A repair after 27 ms finds the NPUs computing (delays of 10 µs and 1 ms)"
     yield f"one of three all-reduces has been slow: {r.ms('27 ms', '1 ms'):.0f} ms"
     yield f"before the reroute ({r.ms('1 ms', '1 ms'):.1f} ms)"
     yield f"or between two messages ({r.ms('27 ms', '1 ms'):.0f} ms)"
