@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import networkx as nx
 import numpy as np
 import pytest
 from worlds.images import assert_picture
 
 import astrasim_py as ap
 from astrasim_py.topology.drawing import _over, _paths
-from astrasim_py.topology.layout import positions, spread
+from astrasim_py.topology.layout import clearance, positions, spread
 
 L = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 
@@ -103,6 +104,93 @@ def test_irregular_networks_are_placed_by_distance():
     nowhere = np.full(4, np.nan)
     x, y = spread(nowhere, nowhere.copy(), np.zeros(4, dtype=bool), np.array([0, 1, 2, 3]), np.array([1, 0, 3, 2]))
     assert np.hypot(x[0] - x[1], y[0] - y[1]) < np.hypot(x[0] - x[2], y[0] - y[2])
+
+
+def joined(*graphs):
+    return nx.convert_node_labels_to_integers(nx.disjoint_union_all(graphs))
+
+
+def dragonfly(groups: int, routers: int):
+    """Complete groups, and a link between each two of them."""
+    pairs = [(g * routers + i, g * routers + j) for g in range(groups) for j in range(routers) for i in range(j)]
+    pairs += [(a * routers + b % routers, b * routers + (a - 1) % routers) for a in range(groups) for b in range(a)]
+    return nx.Graph(pairs)
+
+
+def fat_tree():
+    pairs = [(8 + e, e * 2 + h) for e in range(4) for h in (0, 1)]
+    pairs += [(8 + e, 12 + e // 2 * 2 + s) for e in range(4) for s in (0, 1)]
+    return nx.Graph([*pairs, *((12 + a, 16 + a % 2 * 2 + c) for a in range(4) for c in (0, 1))])
+
+
+SHUFFLED = dict(enumerate([7, 2, 9, 0, 5, 3, 8, 1, 6, 4]))
+GRAPHS = {
+    "petersen": nx.petersen_graph(),
+    "petersen, other numbers": nx.relabel_nodes(nx.petersen_graph(), SHUFFLED),
+    "heawood": nx.heawood_graph(),
+    "desargues": nx.desargues_graph(),
+    "dodecahedron": nx.dodecahedral_graph(),
+    "hoffman-singleton": nx.hoffman_singleton_graph(),
+    "complete": nx.complete_graph(8),
+    "complete, two parts": nx.complete_bipartite_graph(3, 3),
+    "two": nx.path_graph(2),
+    "three": nx.path_graph(3),
+    "path": nx.path_graph(9),
+    "ring": nx.cycle_graph(12),
+    "star": nx.star_graph(8),
+    "star of stars": nx.balanced_tree(5, 2),
+    "binary tree": nx.balanced_tree(2, 4),
+    "barbell": nx.barbell_graph(5, 2),
+    "caves": nx.connected_caveman_graph(4, 5),
+    "a leaf that no link joins": joined(nx.petersen_graph(), nx.empty_graph(1)),
+    "two parts": joined(nx.cycle_graph(5), nx.star_graph(4)),
+    "dragonfly": dragonfly(5, 4),
+    "fat tree": fat_tree(),
+    **{f"hypercube {d}": joined(nx.hypercube_graph(d)) for d in (3, 4, 5)},
+    **{f"grid {d}": joined(nx.grid_2d_graph(d, d)) for d in (4, 8)},
+    "torus": joined(nx.grid_2d_graph(4, 4, periodic=True)),
+    **{f"regular {n} {k}": nx.random_regular_graph(k, n, seed=n) for n, k in ((16, 3), (32, 4), (48, 3), (64, 4))},
+    **{f"random {seed}": nx.gnm_random_graph(20, 40, seed=seed) for seed in range(4)},
+    "regular 128 3": nx.random_regular_graph(3, 128, seed=3),
+}
+
+
+def drawing_of(graph) -> tuple[np.ndarray, np.ndarray]:
+    """Places of a graph's vertices, and its links."""
+    pairs = np.array(sorted(graph.edges()))
+    count = graph.number_of_nodes()
+    src, dst = pairs.T
+    ways = np.append(src, dst), np.append(dst, src)
+    return np.stack(spread(np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, bool), *ways), axis=1), pairs
+
+
+SLOW = ("hoffman-singleton", "regular 64 4", "regular 128 3", "regular 48 3")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in GRAPHS])
+def test_vertices_stand_clear_of_each_other_and_of_links(name):
+    """There is room for circles that touch neither each other nor a link: of an area of n equal squares, each of a
+    tenth of its square's side or more, in dense graphs of a twentieth.
+    """
+    place, pairs = drawing_of(GRAPHS[name])
+    assert clearance(place, pairs) >= (0.1 if len(pairs) <= 2.5 * len(place) else 0.05) / len(place) ** 0.5
+
+
+def test_a_graph_is_always_drawn_alike():
+    assert drawing_of(GRAPHS["fat tree"])[0].tobytes() == drawing_of(GRAPHS["fat tree"])[0].tobytes()
+
+
+def test_clearance_is_the_radius_that_touches():
+    """A square of side 2, and a vertex 0.5 above its lower side: the link below it is nearer than a vertex."""
+    place = np.array([[0.0, 0], [2, 0], [2, 2], [0, 2], [1, 0.5]])
+    assert clearance(place, np.array([[0, 1]])) == pytest.approx(0.25)
+    assert clearance(place, np.array([[2, 3]])) == pytest.approx(np.hypot(1, 0.5) / 2 / 2)
+
+
+def test_petersen_is_a_star_in_a_pentagon():
+    place, _ = drawing_of(nx.petersen_graph())
+    radius = np.hypot(*place.T)
+    assert radius[:5] == pytest.approx(radius[0]) and radius[5:] == pytest.approx(radius[0] / 2)
 
 
 def cut(spec):
