@@ -102,6 +102,7 @@ OPTIONAL = {
     "astrasim_py.topology.edge_list",
     "astrasim_py.topology.export",
     "astrasim_py.topology.fabrics",
+    "astrasim_py.topology.irregular",
     "astrasim_py.topology.grid",
     "astrasim_py.topology.link_states",
     "astrasim_py.topology.profile",

@@ -9,7 +9,8 @@ from worlds.images import assert_picture
 
 import astrasim_py as ap
 from astrasim_py.topology.drawing import _over, _paths
-from astrasim_py.topology.layout import clearance, positions, spread
+from astrasim_py.topology.irregular import clearance
+from astrasim_py.topology.layout import positions, spread
 
 L = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 
