@@ -13,6 +13,7 @@ from astrasim_py.cli.options import (
     engines_text,
     format_option,
     limits_of,
+    look_text,
     record_options,
     terminal_width,
     timeline_of,
@@ -107,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.quiet:
         print(f"\n{summary_text([row], terminal_width())}")
         print(f"\n{engines_text([row.engine])}results: {point.folder}")
+        print(look_text(point.folder, args.out, [row]), end="")
     return code
 
 

@@ -23,7 +23,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "tell the point from the others. Two names, or a key with two values: what differs",
     )
     parser.add_argument(
-        "--worst", action="store_true", help="the point farthest from its bound; without bounds the slowest"
+        "--worst",
+        action="store_true",
+        help="the point farthest from its bound; without bounds the slowest, of stuck ones the first",
     )
     parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     parser.add_argument("--lines", type=int, default=None, metavar="N", help="rows of each table")

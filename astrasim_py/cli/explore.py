@@ -8,7 +8,7 @@ refused.csv), and the simulated points in OUT/NAME-simulated/, which are used ag
 import argparse
 import time
 
-from astrasim_py.cli.options import check_positive, complain, engine_option, fold_text, format_option
+from astrasim_py.cli.options import check_positive, complain, engine_option, fold_text, format_option, look_text
 from astrasim_py.cli.run import print_failures
 from astrasim_py.core.exact_json import json_text
 
@@ -146,4 +146,6 @@ def _table(args: argparse.Namespace, priced) -> int:
     if changes:
         print(f"{text.what_if_text(changes)}\n")
     print(f"{text.best_text(rows, simulated.best)}\nresults: {args.folder}")
+    if simulated.result and not args.quiet:
+        print(look_text(simulated.result.folder, args.out, simulated.result.rows), end="")
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -25,6 +26,8 @@ R = TypeVar("R")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 #: Numbers of a list.
 _MOST = 2**20
+#: Hops of messages of a point that is run again, to be shown, within a minute.
+_MOST_REPLAYED = 5_000_000
 
 
 def engine_option(parser: argparse.ArgumentParser, default: str | None = AUTO) -> None:
@@ -192,6 +195,22 @@ def fold_text(rows: Iterable[Row], summaries: Iterable[Summary | None]) -> str:
         return f"fold: {texts[0]}\n" if texts else ""
     note = f", {estimates} are estimates, off by {100 * most:.{2 if most < 1 else 4}g} % at most" if estimates else ""
     return f"fold: {len(texts) - estimates} of {len(texts)} points are exact{note}\n"
+
+
+def look_text(folder: str | os.PathLike[str], out: str, rows: Iterable[Row]) -> str:
+    """A line with the commands that show a stored result and say where its time went; empty where none is stored, or
+    the point that they are of has too many messages to be replayed.
+    """
+    stored = [row for row in rows if row.status in ("done", "stuck", "limit")]
+    worst = min(stored, key=lambda row: (row.status != "done", row.efficiency or 1, -(row.time_ns or 0)), default=None)
+    if worst is None or (worst.message_hops or 0) > _MOST_REPLAYED or not os.path.isdir(folder):
+        return ""
+    path = os.path.normpath(folder)
+    name = os.path.basename(path)
+    # A name is looked for in the folder of all results; a path says itself where it is.
+    is_plain = os.path.dirname(path) == out == "results" and not os.path.lexists(name) and name[0] != "-"
+    text = shlex.quote(name if is_plain else path)
+    return f"look: view {text} · why: explain {text} --worst\n"
 
 
 def each(items: Iterable[T], work: Callable[[T], R], codes: list[int]) -> Iterator[R]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from astrasim_py.results.model import Row
     from astrasim_py.runs.sweep import RunResult
     from astrasim_py.scenario.load import LoadedScenario
+    from astrasim_py.scenario.plot_spec import PlotSpec
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
         matches = selection.of(medians(result.rows))
         rows += matches
         if tables and not (args.quiet and args.format is None):
-            _show(result, matches, args)
+            plots = next(scenario.plots for scenario in loaded if scenario.name == result.scenario)
+            _show(result, matches, plots, args)
         codes.append(result.exit_code)
         if result.interrupted:
             break
@@ -116,17 +118,30 @@ def print_failures(result: "RunResult", *, whole: bool = True) -> None:
 _MOST_JOBS = 40
 
 
-def _show(result: "RunResult", rows: "Sequence[Row]", args: argparse.Namespace) -> None:
+def _rows_text(rows: "Sequence[Row]", plots: "Sequence[PlotSpec]", width: int | None, args: argparse.Namespace) -> str:
+    """A comparison of the rows where a sweep makes one, and all of them where they are few or asked for."""
+    from astrasim_py.report.comparison import MOST_ROWS, comparison_text, multiples
+    from astrasim_py.report.result_table import all_rows_text, summary_text
+
+    if args.sort is not None or args.top is not None:
+        limit = MOST_ROWS if args.top is None else None
+        return summary_text(rows, width, limit, ordered=True)
+    comparison = comparison_text(rows, plots, width)
+    if comparison and len(rows) > MOST_ROWS:
+        return f"{comparison}\n{all_rows_text(rows)}"
+    table = summary_text(rows, width, MOST_ROWS, multiples=None if comparison else multiples(rows, plots))
+    return f"{comparison}\n\n{table}" if comparison else table
+
+
+def _show(result: "RunResult", rows: "Sequence[Row]", plots: "Sequence[PlotSpec]", args: argparse.Namespace) -> None:
     from astrasim_py.report.jobs import jobs_text
-    from astrasim_py.report.result_table import MOST_ROWS, summary_text
     from astrasim_py.report.tables import collectives_text
     from astrasim_py.results.repeats import medians
 
     if result.title:
         print(result.title)
     width = options.terminal_width()
-    limit = MOST_ROWS if args.top is None else None
-    print(summary_text(rows, width, limit, ordered=args.sort is not None) if rows else "no row meets --where")
+    print(_rows_text(rows, plots, width, args) if rows else "no row meets --where")
     if 0 < len(rows) < len(medians(result.rows)):
         print(f"{len(rows)} of {number_of(len(medians(result.rows)), 'row')}")
     pairs = zip(result.rows, result.summaries, strict=True)
@@ -146,3 +161,5 @@ def _show(result: "RunResult", rows: "Sequence[Row]", args: argparse.Namespace) 
         print(f"results: {result.folder}")
     for figure in result.figures:
         print(f"figure: {figure}")
+    if not args.quiet:
+        print(options.look_text(result.folder, args.out, result.rows), end="")

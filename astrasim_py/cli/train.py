@@ -17,6 +17,7 @@ from astrasim_py.cli.options import (
     fold_text,
     format_option,
     limits_of,
+    look_text,
     record_options,
     terminal_width,
     timeline_of,
@@ -252,4 +253,5 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
         print(engines_text(row.get("engine") for row in result.rows), end="")
         print(fold_text(result.rows, result.summaries), end="")
         print(f"results: {result.folder}")
+        print("" if args.quiet else look_text(result.folder, args.out, result.rows), end="")
     return result.exit_code

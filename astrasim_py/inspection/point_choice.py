@@ -120,12 +120,12 @@ def several(points: Sequence[StoredPoint], name: str) -> Unclear:
 
 
 def worst_of(points: Sequence[StoredPoint]) -> StoredPoint:
-    """The point farthest from its bound, by bound over time; where none has a bound, the slowest. Raises UsageError:
-    none is done.
+    """The point farthest from its bound, by bound over time; where none has a bound, the slowest; where none is done,
+    the first.
     """
     finished = [(point.summary.makespan_ps, point) for point in points if point.manifest.status == "done"]
     if not finished:
-        raise UsageError("--worst", "no point is done", "name one point")
+        return points[0]
     bounded = [(share, -ps, point) for ps, point in finished if (share := point.summary.row.efficiency) is not None]
     if bounded:
         return min(bounded, key=lambda triple: triple[:2])[2]

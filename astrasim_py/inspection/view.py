@@ -9,7 +9,7 @@ import numpy as np
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.simulation import plan_for
-from astrasim_py.inspection.point_choice import one_of, parse_words, points_named
+from astrasim_py.inspection.point_choice import one_of, parse_words, points_named, worst_of
 from astrasim_py.inspection.stored_results import at_level, point_of, records_of
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.report.page import packed, page_data, page_html, vertex_names
@@ -24,21 +24,29 @@ MOST_RUNS = 2
 
 def view_page(path: str | os.PathLike, words: Sequence[str], notes: list[str]) -> bytes:
     """The page of one or two stored points; see `chosen_points`. `notes`: gets what a person should know."""
-    chosen, _ = chosen_points(path, words)
+    chosen, _ = chosen_points(path, words, notes)
     ready = [at_level(point, "messages", notes) for point in chosen]
     title = ready[0].manifest.scenario
     return page_html(title, [packed(run_data(point)) for point in ready])
 
 
-def chosen_points(path: str | os.PathLike, choices: Sequence[str]) -> tuple[list[StoredPoint], tuple[StoredPoint, ...]]:
+def chosen_points(
+    path: str | os.PathLike, choices: Sequence[str], notes: list[str] | None = None
+) -> tuple[list[StoredPoint], tuple[StoredPoint, ...]]:
     """One or two stored points, and all of their scenario. `path`: folder of a scenario's results or of a point, or the
-    scenario. `choices`: swept values such as ``size=1 MiB,topology=ring``; one text for each point. Raises UsageError:
-    there is no such point, or more than one.
+    scenario. `choices`: swept values such as ``size=1 MiB,topology=ring``; one text for each point. Without any, the
+    point farthest from its bound; `notes` gets which it is. Raises UsageError: there is no such point, or a choice
+    holds for several.
     """
     if len(choices) > MOST_RUNS:
         raise UsageError(str(path), f"{len(choices)} points are asked for", f"name {MOST_RUNS} at most")
-    chosen = [one_of(points_named(path, parse_words(_words(text))), str(path)) for text in choices or [""]]
-    return chosen, points_named(path, {})
+    points = points_named(path, {})
+    if not choices:
+        worst = worst_of(points)
+        if len(points) > 1 and notes is not None:
+            notes.append(f"{len(points)} points; the one farthest from its bound is shown: {worst.manifest.point}")
+        return [worst], points
+    return [one_of(points_named(path, parse_words(_words(text))), str(path)) for text in choices], points
 
 
 def _words(text: str) -> list[str]:

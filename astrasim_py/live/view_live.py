@@ -20,7 +20,7 @@ class LivePage:
     """
 
     def __init__(self, path: str | os.PathLike, choices: Sequence[str], port: int, notes: list[str]) -> None:
-        chosen, points = chosen_points(path, choices)
+        chosen, points = chosen_points(path, choices, notes)
         self._point, *beside = (LivePoint(stored, points) for stored in chosen)
         self._server = PageServer(port, self._answer)
         unchanged = self._point.run({})

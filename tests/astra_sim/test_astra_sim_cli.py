@@ -66,7 +66,9 @@ def test_what_follows_the_lines_is_a_summary_and_the_folder(here, capsys):
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert all(line.startswith("sys[") for line in lines[:8]) and lines[8] == ""
-    assert lines[-1].startswith("results: results/astra_sim/points/001-work-congestion_unaware")
+    assert lines[-2].startswith("results: results/astra_sim/points/001-work-congestion_unaware")
+    folder = lines[-2].removeprefix("results: ")
+    assert lines[-1] == f"look: view {folder} · why: explain {folder} --worst"
     warnings = [line for line in err.splitlines() if "warning: " in line]
     assert sum("--comm-scale: ignored" in line for line in warnings) == 1
     assert sum("--logging-configuration: ignored" in line for line in warnings) == 1
@@ -144,7 +146,7 @@ def test_a_point_is_explained_and_drawn_like_any_other(here, capsys):
     here.system(preferred_dataset_splits=2)
     here.workload(*skewed(here))
     assert main(argv(here)) == 0
-    folder = capsys.readouterr().out.splitlines()[-1].removeprefix("results: ")
+    folder = capsys.readouterr().out.splitlines()[-2].removeprefix("results: ")
     assert main(["explain", folder]) == 0
     out, err = capsys.readouterr()
     assert "critical path" in out and "ran it again to record messages" in err
@@ -158,7 +160,7 @@ def test_a_point_is_explained_and_drawn_like_any_other(here, capsys):
 def test_what_has_changed_since_is_not_explained(here, capsys):
     here.workload([here.collective(0, "ALL_REDUCE", MIB)])
     assert main(argv(here)) == 0
-    folder = capsys.readouterr().out.splitlines()[-1].removeprefix("results: ")
+    folder = capsys.readouterr().out.splitlines()[-2].removeprefix("results: ")
     here.system(endpoint_delay=11)
     assert main(["explain", folder]) == 2
     assert "has changed since" in capsys.readouterr().err
