@@ -26,10 +26,12 @@ from astrasim_py.engine.simpy.network import CutThrough, Link, Message
 from astrasim_py.msccl.ir import STEP_TYPES, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.msccl.well_formed import RUNTIMES
 from astrasim_py.results.model import ROW_KEYS
+from astrasim_py.scenario.schema import json_schema
 from astrasim_py.system.machine_models import MscclModel, NetworkModel
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.shapes import SHAPES
+from astrasim_py.training.aliases import FOREIGN_KEYS
 from astrasim_py.verification.bounds import CLOSED_FORMS
 
 
@@ -80,6 +82,14 @@ def test_shapes_and_the_network_are_described(page):
     text = page("reference/scenario.md")
     assert not missing(text, SHAPES)
     assert not missing(text, NetworkModel.model_fields.keys() - {"factory"})
+
+
+def test_every_key_of_a_scenario_is_described(page):
+    schema = json_schema()
+    keys = {key for model in (schema, *schema["$defs"].values()) for key in model.get("properties", {})}
+    text = page("reference/scenario.md") + page("training.md")
+    assert not missing(text, keys - {*FOREIGN_KEYS})
+    assert "`data/training/aliases.csv`" in text  # has those of other programs
 
 
 def test_connections_are_described(page):
