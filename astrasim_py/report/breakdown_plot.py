@@ -25,19 +25,20 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
     bars, notes = pairs[:_MAX_BARS], list(grid.notes)
     if len(pairs) > _MAX_BARS:
         notes.append(f"{len(pairs) - _MAX_BARS} of {len(pairs)} bars left out of the breakdown; choose with where")
-    height = max(1.6, 0.19 * len(bars) + 0.8)
-    _, panels = sheet.panels(len(grid.facets), height=height, wide=True, sharex=True, sharey=True)
-    if not bars:
-        return style.nothing(panels)
     room_of_names = 0.5 * 72 * sheet.inches(len(grid.facets), True) / sheet.columns(len(grid.facets))
-    times = [row.time_ps or 0 for row in grid.points.values()]
-    relative = max(times) > 12 * max(min(times), 1)
+    times = [row.time_ps or 0 for (_, series, x), row in grid.points.items() if (x, series) in bars]
+    relative = bool(times) and max(times) > 12 * max(min(times), 1)
     place: list[float] = []
     gap, last = 0.0, None
     for x, _ in bars:
         gap += 0.6 if last not in (None, x) and len(grid.series) > 1 else 0.0
         place.append(len(place) + gap)
         last = x
+    if not bars:
+        return style.nothing(sheet.panels(1)[1])
+    # Bars are thicker than their names, however many stand apart.
+    height = max(1.6, 0.19 * (place[-1] + 1.6) + 0.6)
+    _, panels = sheet.panels(len(grid.facets), height=height, wide=True, sharex=True, sharey=True)
     shown = set()
     for facet, axes in zip(grid.facets, panels, strict=False):
         for y, (x, series) in zip(place, bars, strict=True):
@@ -59,9 +60,8 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
         names = [" · ".join(filter(None, (grid.axis.label(x), grid.name(series)))) for x, series in bars]
         axes.set_yticks(place, [style.narrowed(name, room_of_names) for name in names])
         axes.grid(False, axis="y")
-        # Room for the time behind the longest bar.
-        room = 44 * len(panels) ** 0.5 / (72 * axes.get_position().width * axes.figure.get_figwidth())
-        axes.set_xlim(0, (1.0 if relative else max(times)) * (1 + min(room, 0.6)))
+        # The time of the longest bar stands beside the panel: the layout leaves room for it.
+        axes.set_xlim(0, 1.03 * (1.0 if relative else max(times)))
         keys = " · ".join(name_of(key) for key in (grid.x, grid.series_key) if key)
         if relative:
             axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))

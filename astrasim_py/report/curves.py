@@ -10,7 +10,7 @@ from astrasim_py.report import figure_style as style
 from astrasim_py.report.arranged_rows import FigureRow, Grid, Value, name_of, numbers_of
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.quantities import Quantity, quantity_of, scale_of
-from astrasim_py.report.ticks import number_axis
+from astrasim_py.report.ticks import number_axis, width_of
 
 Ratio = Callable[[int, int], float]
 _DASHED = (0, (4, 2.5))
@@ -154,7 +154,8 @@ def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
     scale = scale_of(quantity, numbers, grid.spec.get("scale"), grid.place)
     log = scale.log
     pens = {series: style.pen(index, len(grid.series)) for index, series in enumerate(grid.series)}
-    shapes = _Shapes(grid, log, look.bars, scale.factor)
+    room = width_of(panels[0]) / max(len(grid.axis.texts), 1)
+    shapes = _Shapes(grid, log, look.bars, scale.factor, room)
     handles: dict[tuple[str, ...], Any] = {}
     dashed: dict[str, Line2D] = {}
     extra = 0.0
@@ -213,10 +214,12 @@ def _finish_y(panels: Sequence, log: bool, zero: bool, line: float | None) -> No
 class _Shapes:
     """Draws the values of a series: a line over quantities; over names bars, or dots on axes without zero."""
 
-    def __init__(self, grid: Grid, log: bool, bars: bool, factor: float) -> None:
+    def __init__(self, grid: Grid, log: bool, bars: bool, factor: float, room: float) -> None:
+        """`room`: width of a name's place on the axis of x, points. Bars thinner than text would be dots."""
         self.axis, self.series, self.factor = grid.axis, grid.series, factor
-        self.bars = self.axis.categories and bars and not log and len(grid.series) <= style.MOST_ENTRIES
         self.wide = 0.8 / max(len(grid.series), 1)
+        thick = 0.92 * self.wide * room >= style.SMALL
+        self.bars = self.axis.categories and bars and not log and thick and len(grid.series) <= style.MOST_ENTRIES
 
     def place(self, series: tuple[str, ...] | None, x: str) -> float:
         if not self.axis.categories or series is None:

@@ -20,11 +20,16 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
     from matplotlib.patches import Patch
     from matplotlib.ticker import PercentFormatter
 
-    places = _places(grid)
+    places, notes = _places(grid), list(grid.notes)
+    figure, panels = sheet.panels(len(grid.facets), wide=len(places) > 12, sharex=True, sharey=True)
+    # No bar is thinner than its name.
+    room = 0.8 * (ticks.width_of(panels[0]) - 20) / style.SMALL
+    if left_out := [key for key, place in places.items() if place + 1.2 > room]:
+        notes.append(f"{len(left_out)} of {len(places)} bars left out of the figure; choose with where")
+        places = {key: place for key, place in places.items() if key not in left_out}
     labels = {place: " · ".join(filter(None, (grid.axis.label(x), grid.name(s)))) for (s, x), place in places.items()}
     total, bound, parts = quantity_of("time_ns"), quantity_of("bound_ns"), [quantity_of(part[0]) for part in PARTS]
     times = [value for row in grid.points.values() if (value := total.value(row))]
-    figure, panels = sheet.panels(len(grid.facets), wide=len(places) > 12, sharex=True, sharey=True)
     if not times:
         return style.nothing(panels, grid, total.empty)
     scale_asked = grid.spec.get("scale")
@@ -61,6 +66,7 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
         if share:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     panels[0].set_ylim(0, 1 if share else None)
+    panels[0].set_xlim(-0.6, max(places.values()) + 0.6)
     figure.set_figheight(figure.get_figheight() + extra)
     entries: list[tuple[Artist, str]]
     entries = [(Patch(facecolor=c, hatch=hatch, edgecolor="white"), label) for _, label, c, hatch in PARTS]
@@ -69,7 +75,7 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
     missing = [] if shown - {"lower bound"} else ["the parts of the time are not known of these points"]
     for axes in panels if missing else ():
         style.say(axes, missing[0])
-    return Drawn(panels, rows, [*grid.notes, *missing])
+    return Drawn(panels, rows, [*notes, *missing])
 
 
 def _places(grid: Grid) -> dict[tuple[tuple[str, ...], str], float]:

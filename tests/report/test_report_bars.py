@@ -1,0 +1,83 @@
+"""Bars: none is thinner than the text beside it, and their axis ends where the longest one does."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from worlds.figure_rows import figure_row
+
+from astrasim_py.report import figure_style as style
+from astrasim_py.report import plots
+from astrasim_py.results.values import ns_number
+from astrasim_py.scenario.plot_spec import PlotSpec
+
+
+def rows_of(topologies: int, sizes: int, models: int = 1, times=lambda t, s, m: 10**9 * (1 + t + 3 * s + m)):
+    """Rows of three swept keys, a quarter of each time exposed."""
+    rows = []
+    for t, s, m in product(range(topologies), range(sizes), range(models)):
+        ps = times(t, s, m)
+        parts = {"exposed_comm_ns": ps // 4, "compute_ns": ps // 2, "other_ns": ps - ps // 4 - ps // 2}
+        rows.append(
+            figure_row(
+                point=f"{t},{s},{m}",
+                sweep={"topology": f"network {t}", "size": f"{2**s} MiB", "model": f"model {m}"},
+                size_bytes=2**s,
+                time_ns=ns_number(ps),
+                **{key: ns_number(part) for key, part in parts.items()},
+            )
+        )
+    return rows
+
+
+def drawn(rows, **spec):
+    with plots.style.our_style():
+        drawing = plots.figure_of(PlotSpec(**spec).model_dump(exclude_none=True), rows, place="plots")
+        drawing.axes[0].figure.draw_without_rendering()
+    return drawing
+
+
+def thickness(axes, vertical: bool) -> float:
+    """Of the thinnest bar, points."""
+    boxes = [patch.get_window_extent() for patch in axes.patches]
+    return min(box.width if vertical else box.height for box in boxes) * 72 / axes.figure.dpi
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (2, 2), (3, 7), (5, 12), (60, 1), (3, 7, 2), (2, 20, 6)])
+def test_breakdown_bars_are_thicker_than_their_names(counts):
+    drawing = drawn(rows_of(*counts), kind="breakdown", x="size", series="topology", facet="model")
+    for axes in drawing.axes:
+        assert thickness(axes, vertical=False) >= drawing.axes[0].get_yticklabels()[0].get_fontsize()
+
+
+@pytest.mark.parametrize("counts", [(1, 1), (3, 7), (5, 12), (3, 7, 2), (3, 4, 6)])
+@pytest.mark.parametrize("widest", [1, 50])
+def test_a_breakdown_ends_where_its_longest_bar_does(counts, widest):
+    """Whether it shows times or, where they differ widely, shares; the time beside a bar is inside the figure."""
+    rows = rows_of(*counts, times=lambda t, s, m: 10**9 * (widest if (t, s, m) == (0, 0, 0) else 1 + t % 2))
+    drawing = drawn(rows, kind="breakdown", x="size", series="topology", facet="model")
+    axes = drawing.axes[0]
+    longest = max(patch.get_x() + patch.get_width() for panel in drawing.axes for patch in panel.patches)
+    assert longest <= axes.get_xlim()[1] <= 1.1 * longest
+    edge = axes.figure.bbox.width
+    assert all(text.get_window_extent().x1 <= edge for panel in drawing.axes for text in panel.texts)
+
+
+@pytest.mark.parametrize("counts", [(1, 6), (3, 4), (8, 12), (40, 20), (4, 12, 3)])
+@pytest.mark.parametrize("width", ["column", "text"])
+def test_standing_bars_are_thicker_than_their_names_or_left_out(counts, width):
+    drawing = drawn(rows_of(*counts), kind="stacked", x="size", series="topology", facet="model", width=width)
+    bars = {patch.get_x() for patch in drawing.axes[0].patches}
+    assert all(thickness(axes, vertical=True) >= style.SMALL - 0.1 for axes in drawing.axes)
+    whole = len(bars) == counts[0] * counts[1]
+    assert whole or any("bars left out of the figure; choose with where" in note for note in drawing.notes)
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (6, 3), (30, 2), (50, 4)])
+def test_bars_over_names_are_thick_or_dots(counts):
+    times = lambda t, s, m: 10**9 * (4 + t % 3)  # noqa: E731
+    drawing = drawn(rows_of(*counts, times=times), kind="time", x="topology", series="size", scale="linear")
+    axes = drawing.axes[0]
+    assert (thickness(axes, vertical=True) >= style.SMALL - 0.1) if axes.patches else axes.lines
+    assert bool(axes.patches) == (counts[0] * counts[1] < 20)
