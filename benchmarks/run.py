@@ -73,7 +73,18 @@ def command_of(name: str, engine: str, source: Path, out: str) -> list[str]:
         fold = ["--fold"] if case.path == "fold" else []
         return [*ours, "run", os.fspath(source), *common, *recorded, *fold, "--fresh", "--quiet", "--allow-outside"]
     if case.path == "validate":
-        return [*ours, "validate", os.fspath(source), "--engine", engine, "--format", "json", "--quiet"]
+        return [
+            *ours,
+            "measured",
+            "validate",
+            "cases",
+            os.fspath(source),
+            "--engine",
+            engine,
+            "--format",
+            "json",
+            "--quiet",
+        ]
     return [sys.executable, os.fspath(HERE / "measure.py"), name, engine, os.fspath(source)]
 
 

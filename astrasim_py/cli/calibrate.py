@@ -1,4 +1,4 @@
-"""Calibrate: find the numbers of a profile from measured times of collectives.
+"""Find the numbers of a profile from measured times of collectives.
 
 MEASURED is a CSV of measured times, or what nccl-tests and rccl-tests print (all_reduce_perf, alltoall_perf …). Printed
 are the numbers with their uncertainty, the runs that would determine those that these rows do not, and errors by
@@ -26,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--programs", metavar="FOLDER", help="fit costs of given programs, whose MSCCL-IR files are here"
     )
-    parser.add_argument("--out", required=True, metavar="FILE.json", help="the preset with the profile")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE.json", help="the preset with the profile")
     parser.add_argument("--strict", action="store_true", help="a warning about MEASURED is an error")
 
 
@@ -48,12 +48,12 @@ def run(args: argparse.Namespace) -> int:
     source = "; ".join(sorted({_source(row) for row in rows if row.source}))[:4000] or ", ".join(args.measured)
     fit = _library if args.programs is None else _programs
     content, said = fit(args, name, preset_content(name), rows, source)
-    preset_of(content, args.out)
+    preset_of(content, args.output)
     complain(notes)
     print(said)
-    make_parent(args.out)
-    write_file(args.out, json_bytes(content))
-    print(f"{args.out}: {name} with these numbers; use it with network: {{profile: {args.out}}}")
+    make_parent(args.output)
+    write_file(args.output, json_bytes(content))
+    print(f"{args.output}: {name} with these numbers; use it with network: {{profile: {args.output}}}")
     return EXIT_OK
 
 

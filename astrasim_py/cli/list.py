@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from astrasim_py.cli.options import format_option, terminal_width
+from astrasim_py.cli.verbs import VERBS
 from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.fields import did_you_mean
@@ -21,10 +22,13 @@ def run(args: argparse.Namespace) -> int:
 
     if args.kind is None:
         rows = [{"list": kind, "about": about} for kind, (about, _) in LISTS.items()]
+        rows += [{"list": name, "about": verb.text} for name, verb in VERBS["list"].actions.items()]
     elif args.kind in LISTS:
         rows = list(LISTS[args.kind][1]())
     else:
-        raise UsageError("list", f'there is no list of "{args.kind}"', did_you_mean(args.kind, LISTS))
+        raise UsageError(
+            "list", f'there is no list of "{args.kind}"', did_you_mean(args.kind, [*LISTS, *VERBS["list"].actions])
+        )
     if args.format == "json":
         print(json_text(rows))
         return 0

@@ -14,31 +14,10 @@ from typing import Any, NoReturn
 from astrasim_py.cli.options import complain
 from astrasim_py.core import errors
 
-#: Verb → (module of `astrasim_py.cli`, one line of help). A first argument that is no verb means ``run``.
-VERBS = {
-    "run": ("run", "run scenarios"),
-    "check": ("check", "load and expand scenarios without simulating"),
-    "verify": ("verify", "verify algorithms: correct, terminating, free of races"),
-    "validate": ("validate", "compare with closed forms and with measured runs of ASTRA-sim"),
-    "calibrate": ("calibrate", "find a profile's numbers from measured times of collectives"),
-    "synthesize": ("synthesize", "find an algorithm for a topology, with its distance from the bound"),
-    "convert": ("convert", "turn an algorithm or a workload into another format"),
-    "train": ("train", "training of a model on a cluster: step time, memory, traces"),
-    "explore": ("explore", "price every way to train a model, and simulate the best"),
-    "optimize": ("optimize", "choose algorithms, pieces, buckets, order and placement for a whole step"),
-    "list": ("list", "list presets, shapes, builders, models, plots, lessons"),
-    "topology": ("topology", "say what a topology has, and draw it"),
-    "astra-sim": ("astra_sim", "run ASTRA-sim's own inputs: same flags, same numbers"),
-    "trace": ("trace", "lint, summarise, show, compare, shrink or share Chakra traces"),
-    "runs": ("runs", "list stored points, also those of older versions of a scenario"),
-    "explain": ("explain", "say where the time of a finished point went"),
-    "compare": ("compare", "put two results side by side"),
-    "plot": ("plot", "draw the figures of a finished scenario again"),
-    "view": ("view", "write a page that plays a finished point"),
-    "new": ("new", "copy a packaged lesson to start from"),
-    "lesson": ("lesson", "exercises for a class: questions, and a check of your answers"),
-    "schema": ("schema", "print the JSON Schema of scenarios"),
-}
+#: Verbs without actions and without former spellings that the present grammar takes: neither table is loaded for them.
+_PLAIN = ("run", "check")
+_WORD = re.compile(r"[a-z-]+")
+_RAW = argparse.RawDescriptionHelpFormatter
 
 EPILOG = """exit codes: 0 ok, 1 a check failed, 2 bad usage or scenario, 3 bad trace or algorithm,
 4 stuck or limit reached, 5 output not writable, 70 a defect of this program, 130 interrupted"""
@@ -51,48 +30,105 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        raise errors.UsageError(self.prog, message, "see --help")
+        remedy = "see --help"
+        if unknown := re.match(r"unrecognized arguments: (--[\w-]+)", message):
+            from astrasim_py.core.fields import did_you_mean
+
+            near = did_you_mean(unknown[1], self._option_string_actions)
+            remedy = near if near.startswith("did") else remedy
+        raise errors.UsageError(self._place, message, remedy)
+
+    @property
+    def _place(self) -> str:
+        """The verb and its actions."""
+        return self.prog.partition(" ")[2] or self.prog
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse what is none of an option's choices, with the nearest one."""
+        if action.choices is not None and value not in action.choices:
+            from astrasim_py.core.fields import did_you_mean
+
+            place = "/".join(action.option_strings) or str(action.metavar or action.dest)
+            hint = did_you_mean(str(value), map(str, action.choices))
+            raise errors.UsageError(f"{self._place}: {place}", f'"{value}" is none of its values', hint)
 
 
-def _top(prog: str) -> Parser:
-    verbs = "\n".join(f"  {verb:<10} {text}" for verb, (_, text) in VERBS.items())
+def parser_of(path: Sequence[str], module: str, about: str = "", prog: str = "astrasim-py") -> Parser:
+    """The parser of a verb or an action, which a module of `astrasim_py.cli` does, or none. `about`: what stands in its
+    help besides what the module says.
+    """
+    does = importlib.import_module(f"astrasim_py.cli.{module}") if module else None
+    name = " ".join((prog, *path))
     parser = Parser(
-        prog=prog,
-        usage=f"{prog} [VERB] …   ({prog} SCENARIO.yaml … is short for {prog} run SCENARIO.yaml …)",
-        description=f"Simulate distributed-ML communication.\n\nverbs:\n{verbs}\n\n{prog} VERB --help says more.",
+        prog=name,
+        usage=None if does else f"{name} ACTION …",
+        description="\n\n".join(filter(None, ((does.__doc__ or "").strip() if does else "", about))),
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_RAW,
     )
-    parser.add_argument("--version", action="store_true", help="print the version")
+    if does:
+        does.arguments(parser)
     return parser
 
 
 def parse(argv: Sequence[str], prog: str = "astrasim-py") -> tuple[ModuleType, argparse.Namespace] | None:
     """The verb's module and its arguments; None when there is nothing left to do. Raises UsageError."""
-    argv = list(argv)
-    if not argv or argv[0] in ("-h", "--help"):
-        _top(prog).print_help()
+    words = list(argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    if not words or words[0] in ("-h", "--help"):
+        from astrasim_py.cli.verbs import summary
+
+        parser = Parser(
+            prog=prog, usage=f"{prog} [VERB] …", description=summary(prog), epilog=EPILOG, formatter_class=_RAW
+        )
+        parser.add_argument("--version", action="store_true", help="print the version")
+        parser.print_help()
         return None
-    if argv[0] == "--version":
+    if words[0] == "--version":
         from importlib.metadata import version
 
         print(version("astrasim-py"))
         return None
-    if re.fullmatch(r"[a-z-]+", argv[0]) and argv[0] not in VERBS and not os.path.exists(argv[0]):
-        from astrasim_py.core.fields import did_you_mean
+    if words[0] in _PLAIN or not _WORD.fullmatch(words[0]):
+        try:
+            return _parsed(words, prog)
+        except errors.UsageError:
+            renewed = _renewed(words)
+            if renewed == words:
+                raise
+            return _parsed(renewed, prog)
+    return _parsed(_renewed(words), prog)
 
-        raise errors.UsageError(argv[0], "is no verb, and no file of that name is here", did_you_mean(argv[0], VERBS))
-    verb = argv.pop(0) if argv[0] in VERBS else "run"
-    module = importlib.import_module(f"astrasim_py.cli.{VERBS[verb][0]}")
-    parser = Parser(
-        prog=f"{prog} {verb}",
-        description=module.__doc__,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    module.arguments(parser)
-    mixed = getattr(module, "MIXED", False)  # options may stand between positional arguments
-    return module, parser.parse_intermixed_args(argv) if mixed else parser.parse_args(argv)
+
+def _parsed(words: list[str], prog: str) -> tuple[ModuleType, argparse.Namespace] | None:
+    path: tuple[str, ...]
+    if words[0] in _PLAIN:
+        path, module, about, rest = (words[0],), words[0], "", words[1:]
+    elif not _WORD.fullmatch(words[0]):
+        path, module, about, rest = ("run",), "run", "", words
+    else:
+        from astrasim_py.cli.verbs import command
+
+        path, verb, rest = command(words)
+        module, about = verb.module, verb.about
+    parser = parser_of(path, module, about, prog)
+    if not module or (not rest and parser._subparsers is not None):
+        parser.print_help()
+        return None
+    does = importlib.import_module(f"astrasim_py.cli.{module}")
+    mixed = getattr(does, "MIXED", False)  # options may stand between positional arguments
+    return does, parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
+
+
+def _renewed(words: list[str]) -> list[str]:
+    """Words in the present spelling; a line on stderr says so where they were in a former one."""
+    from astrasim_py.cli.former import note, renewed
+
+    present = renewed(words)
+    if present != words:
+        complain([note(words, present)])
+    return present
 
 
 def main(argv: Sequence[str]) -> int:

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.choices import AUTO, ENGINES, FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, OutputError, UsageError
 from astrasim_py.core.files import make_folders, named
@@ -39,6 +38,13 @@ def engine_option(parser: argparse.ArgumentParser, default: str | None = AUTO) -
 
 def format_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--format", choices=("text", "json"), default="text", help="of the result on stdout")
+
+
+def only_option(parser: argparse.ArgumentParser) -> None:
+    """``--only``, of verbs that read sets of measured times."""
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="only this set or source; repeatable"
+    )
 
 
 def gone_option(parser: argparse.ArgumentParser, name: str, problem: str, remedy: str) -> None:
@@ -145,6 +151,8 @@ def limits_of(args: argparse.Namespace) -> dict[str, Any]:
     if args.max_events is not None:
         limits["max_events"] = min(args.max_events, 2**62)  # no run has more
     if args.max_sim_time is not None:
+        from astrasim_py.cli.spelling import quantity
+
         limits["max_sim_time_ps"] = quantity(parse_time, args.max_sim_time, "--max-sim-time", "10 ms")
     return limits
 

@@ -1,4 +1,4 @@
-"""Actions of `trace` on sets as they are: slice, filter, merge, graph, timeline, compare."""
+"""Actions of `trace` on sets as they are: slice, merge, graph, timeline, compare."""
 
 import argparse
 import json
@@ -30,17 +30,14 @@ def _groups(args: argparse.Namespace, sets: int) -> list:
 
 def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     """Add the actions; `action` makes the parser of one."""
-    for name in ("slice", "filter"):
-        part = action(name, "a part of a set; what waited for other nodes waits for what these waited for")
-        part.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
-        part.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
-        part.add_argument("--ranks", metavar="LIST", help='e.g. "0-3,6"; they are numbered anew')
-        part.add_argument(
-            "--time", metavar="FROM:TO", help="nodes that begin in this span of recorded time, µs or units"
-        )
-        part.add_argument("--layers", metavar="LIST", help="of a model, where nodes say which")
-        part.add_argument("--names", metavar="REGEX", help="nodes whose names contain it")
-        part.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; IN.groups.json where it is there")
+    part = action("slice", "a part of a set; what waited for other nodes waits for what these waited for")
+    part.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
+    part.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
+    part.add_argument("--ranks", metavar="LIST", help='e.g. "0-3,6"; they are numbered anew')
+    part.add_argument("--time", metavar="FROM:TO", help="nodes that begin in this span of recorded time, µs or units")
+    part.add_argument("--layers", metavar="LIST", help="of a model, where nodes say which")
+    part.add_argument("--names", metavar="REGEX", help="nodes whose names contain it")
+    part.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; IN.groups.json where it is there")
     merge = action("merge", "several sets as one")
     merge.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
     merge.add_argument("--from", dest="sources", nargs="+", required=True, metavar="IN", help="prefixes of sets")
@@ -267,7 +264,6 @@ def run_compare(args: argparse.Namespace) -> int:
 
 RUN = {
     "slice": run_part,
-    "filter": run_part,
     "merge": run_merge,
     "graph": run_graph,
     "timeline": run_timeline,

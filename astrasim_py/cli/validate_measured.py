@@ -1,16 +1,20 @@
-"""``validate --measured``: measured times of collectives against simulation under a profile."""
+"""Compare measured times of collectives with simulation under a profile.
+
+MEASURED is a CSV of measured times, or what nccl-tests and rccl-tests print (all_reduce_perf, alltoall_perf …). Exits
+with 1 beyond --max-median or --max-p90.
+"""
 
 import argparse
 import math
 from dataclasses import asdict
 
-from astrasim_py.cli.options import complain
+from astrasim_py.cli.options import complain, engine_option, format_option
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
 from astrasim_py.core.exact_json import json_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--measured", metavar="MEASURED", nargs="+", help="measured times of collectives, as calibrate")
+    parser.add_argument("measured", metavar="MEASURED", nargs="+", help="measured times of collectives")
     parser.add_argument(
         "--profile", metavar="NAME", help="preset or file; by default the preset of each row's platform"
     )
@@ -18,8 +22,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--programs", metavar="FOLDER", help="MSCCL-IR files of the given programs that were timed")
     parser.add_argument("--max-median", type=float, metavar="PERCENT", help="fail if the median error is larger")
     parser.add_argument("--max-p90", type=float, metavar="PERCENT", help="fail if the 90th percentile is larger")
-    parser.add_argument("--figures", metavar="FOLDER", help="draw measured points over simulated curves")
+    parser.add_argument("--figures", action="store_true", help="draw measured points over simulated curves")
+    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     parser.add_argument("--strict", action="store_true", help="a warning about MEASURED is an error")
+    engine_option(parser)
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    format_option(parser)
 
 
 def measured_rows(args: argparse.Namespace) -> tuple[list, list[str]]:
@@ -60,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
         print(json_text(document))
     else:
         print(_text(report))
-    if args.figures is not None:
-        contents = {f"{args.figures}/{name}": content for name, content in figures(report).items()}
+    if args.figures:
+        contents = {f"{args.out}/{name}": content for name, content in figures(report).items()}
         write_files(contents.items(), make_folder=True)
         complain(f"figure: {name}" for name in contents)
     within = all(limit is None or 100 * getattr(total, f"{name}_rel_error") <= limit for name, limit in limits.items())

@@ -54,7 +54,9 @@ def read_cases(path: str | os.PathLike, sets: Sequence[str] = ()) -> list[AstraS
     names = dict.fromkeys(row["set"] for _, row in rows)
     for name in sets:
         if name not in names:
-            raise UsageError("--set", f"{place} has no set {shown(name)}", f"write one of {', '.join(names) or 'none'}")
+            raise UsageError(
+                "--only", f"{place} has no set {shown(name)}", f"write one of {', '.join(names) or 'none'}"
+            )
     folder = Path(path).resolve().parent
     return [_case(row, row_place, folder) for row_place, row in rows if not sets or row["set"] in sets]
 

@@ -103,7 +103,7 @@ def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[Trai
     names = dict.fromkeys(row.source for row in rows)
     for name in sources:
         if name not in names:
-            raise UsageError("--set", f'{place} has no source "{name}"', f"write one of {', '.join(names)}")
+            raise UsageError("--only", f'{place} has no source "{name}"', f"write one of {', '.join(names)}")
     return [row for row in rows if not sources or row.source in sources]
 
 

@@ -130,7 +130,7 @@ def packaged_items(sets: Sequence[str] = ()) -> Iterator[list[AstraSimCase | Clo
     names = dict.fromkeys([ClosedForm.set, *(case["set"] for case in packaged["cases"]), MEASURED])
     for name in sets:
         if name not in names:
-            raise UsageError("--set", f'there is no packaged set "{name}"', f"write one of {', '.join(names)}")
+            raise UsageError("--only", f'there is no packaged set "{name}"', f"write one of {', '.join(names)}")
     with tempfile.TemporaryDirectory(prefix="astrasim_py-validate-") as folder:
         items: list[AstraSimCase | ClosedForm] = [*closed_forms(), *_cases(Path(folder), packaged)]
         yield [item for item in items if not sets or item.set in sets]

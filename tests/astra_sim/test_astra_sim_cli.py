@@ -150,7 +150,7 @@ def test_a_point_is_explained_and_drawn_like_any_other(here, capsys):
     assert main(["explain", folder]) == 0
     out, err = capsys.readouterr()
     assert "critical path" in out and "ran it again to record messages" in err
-    assert main(["plot", folder]) == 0
+    assert main(["results", "plot", folder]) == 0
     capsys.readouterr()
     here.workload([here.compute(0, micros=1)])
     assert main(argv(here, "--timeline", "--out=other")) == 0

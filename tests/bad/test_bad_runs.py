@@ -212,7 +212,7 @@ def test_what_was_edited_in_a_stored_point_is_no_defect(cli, base):
     (cli.results / "base" / "study.json").write_text(json.dumps({"plots": [{"kind": 7}], "points": []}))
     ended = cli("explain", "results/base")
     assert ended.code == 2 and "is damaged: it is not what its manifest says; run with --fresh" in ended.err
-    assert cli("plot", "results/base").code == 2
+    assert cli("results", "plot", "results/base").code == 2
     assert cli("run", path, "--quiet", "--jobs", 1).code == 0
 
 
@@ -223,6 +223,6 @@ def test_wrong_types_in_files_that_no_manifest_vouches_for(cli, base, points):
     study = cli.results / "base" / "study.json"
     study.write_text(json.dumps(json.loads(study.read_text()) | {"points": points}))
     (cli.points()[0] / VOLATILE).write_text(json.dumps({"cpu_s": "x", "finished": [1]}))
-    for argv in (["runs", "results/base"], ["explain", "results/base"], ["run", path, "--jobs", 1]):
+    for argv in (["results", "list", "results/base"], ["explain", "results/base"], ["run", path, "--jobs", 1]):
         ended = cli(*argv)
         assert ended.code == 0, ended.err

@@ -122,6 +122,6 @@ def test_compiling_is_told_on_stderr_but_for_quiet_runs(run, capsys, monkeypatch
 
 
 def test_options_may_stand_between_names_and_values():
-    for verb in ("explain", "compare"):
-        _, args = parse([verb, "before", "--out", "elsewhere", "size=1 MiB"])
+    for action in ("explain", "compare"):
+        _, args = parse(["results", action, "before", "--out", "elsewhere", "size=1 MiB"])
         assert (args.names, args.out) == (["before", "size=1 MiB"], "elsewhere")

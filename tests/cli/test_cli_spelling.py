@@ -24,7 +24,7 @@ SAID = [
     ([*SYNTHESIZE, "ring"], "write e.g. ring:8"),
     ([*SYNTHESIZE, "torus"], "write e.g. torus:8x8"),
     ([*SYNTHESIZE, "ring:4,bandwidth=50,latency=1 us"], "write e.g. bandwidth=50 GB/s"),
-    (["topology", "torus"], "write e.g. torus:8x8"),
+    (["list", "topology", "torus"], "write e.g. torus:8x8"),
     ([*SYNTHESIZE, RING, "--budget", "3"], 'write e.g. --budget "30 s"'),
     ([*SYNTHESIZE, RING, "--exact", "--exact-limit", "3"], 'write e.g. --exact-limit "60 s"'),
     ([*SYNTHESIZE[:4], "7", *SYNTHESIZE[5:], RING], 'write e.g. --size "64 MiB"'),

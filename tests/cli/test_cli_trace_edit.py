@@ -60,9 +60,9 @@ def test_ranks_are_cut_out_with_their_groups(four, tmp_path, capsys):
 
 
 def test_layers_names_and_times_are_taken_with_what_they_wait_for(four, tmp_path, capsys):
-    assert run("filter", four, tmp_path / "layer", "--layers", "1") == 0
+    assert run("slice", four, tmp_path / "layer", "--layers", "1") == 0
     assert [trace.names for trace in read_prefix(tmp_path / "layer")] == [("b", "pair", "world")] * 4
-    assert run("filter", four, tmp_path / "names", "--names", "^(a|b)$") == 0
+    assert run("slice", four, tmp_path / "names", "--names", "^(a|b)$") == 0
     assert read_prefix(tmp_path / "names")[0].data_deps.lists() == [(), (0,)]
     assert run("slice", four, tmp_path / "time", "--time", "2:3") == 0
     assert read_prefix(tmp_path / "time")[0].names == ("pair", "world", "b")
@@ -132,8 +132,8 @@ def test_a_timeline_too_large_for_viewers_asks_for_ranks(four, tmp_path, capsys,
         (["timeline", "{}", "{}x", "--ranks", "4"], "is not of 4 ranks"),
         (["slice", "{}", "{}x", "--ranks", "1-9"], "is not of 4 ranks"),
         (["slice", "{}", "{}x", "--ranks", "a"], "no list of numbers"),
-        (["filter", "{}", "{}x", "--names", "("], "no regular expression"),
-        (["filter", "{}", "{}x", "--names", "nothing"], "has no such nodes"),
+        (["slice", "{}", "{}x", "--names", "("], "no regular expression"),
+        (["slice", "{}", "{}x", "--names", "nothing"], "has no such nodes"),
         (["slice", "{}", "{}x", "--time", "5"], "is no span"),
         (["slice", "{}", "{}x", "--time", "5:5"], "is empty"),
         (["slice", "{}", "{}x", "--time", "2ms:1ms"], "is empty"),
@@ -183,7 +183,7 @@ def theirs(tmp_path):
 
 
 def test_what_has_no_column_stays_byte_for_byte(theirs, tmp_path, capsys):
-    assert run("filter", theirs, tmp_path / "part", "--names", "^(a|b|world|send|recv)$") == 0
+    assert run("slice", theirs, tmp_path / "part", "--names", "^(a|b|world|send|recv)$") == 0
     old, new = read_prefix(theirs)[1], read_prefix(tmp_path / "part")[1]
     same = zip((0, 4, 5), (0, 6, 7), strict=True)  # nodes that wait for the same as before
     assert all(new.raw.node(row) == old.raw.node(before) for row, before in same)
@@ -241,7 +241,7 @@ def test_calls_and_messages_are_whole_or_gone(four, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == {
         "ranks": 4, "nodes": 32, "kept": 5, "outside": 0, "incomplete": 6, "smaller": 0,
     }  # fmt: skip
-    assert run("filter", four, tmp_path / "sends", "--names", "send") == 2
+    assert run("slice", four, tmp_path / "sends", "--names", "send") == 2
     assert "has no such nodes" in capsys.readouterr().err
     assert run("slice", four, tmp_path / "both", "--names", "send|recv") == 0
     assert run("lint", tmp_path / "both") == 0

@@ -13,6 +13,7 @@ import pytest
 from astrasim_py.builders.registry import BUILDERS
 from astrasim_py.chakra.read_workload import read_workload
 from astrasim_py.cli.main import main
+from astrasim_py.cli.verbs import VERBS
 from astrasim_py.core import registry
 from astrasim_py.topology.hardware import machine
 
@@ -32,7 +33,7 @@ def test_models_are_listed_with_their_parameters(capsys):
 
 def test_every_list_has_a_line_for_each_item(capsys, monkeypatch):
     kinds = ("presets", "shapes", "builders", "models", "plots", "lessons")
-    assert [line.split()[0] for line in out(capsys, "list").splitlines()[2:]] == [*kinds]
+    assert [line.split()[0] for line in out(capsys, "list").splitlines()[2:]] == [*kinds, *VERBS["list"].actions]
     for kind in kinds:
         rows = json.loads(out(capsys, "list", kind, "--format", "json"))
         monkeypatch.setenv("COLUMNS", "80")
@@ -76,19 +77,19 @@ def test_lists_hold_what_others_have_added(capsys, monkeypatch):
 
 def test_a_topology_is_described_and_drawn(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert out(capsys, "topology", "torus:4x4").splitlines() == [
+    assert out(capsys, "list", "topology", "torus:4x4").splitlines() == [
         "torus 4x4",
         "NPUs        16",
         "switches    0",
         "links       64",
     ]
-    assert "50 GB/s" in out(capsys, "topology", "ring:4,bandwidth=50 GB/s,latency=1 us")
-    assert out(capsys, "topology", "dgx_h100", "--draw").splitlines()[-1] == "dgx_1x8.png"
+    assert "50 GB/s" in out(capsys, "list", "topology", "ring:4,bandwidth=50 GB/s,latency=1 us")
+    assert out(capsys, "list", "topology", "dgx_h100", "--draw").splitlines()[-1] == "dgx_1x8.png"
     assert (tmp_path / "dgx_1x8.png").read_bytes()[:4] == b"\x89PNG"
-    out(capsys, "topology", "leaf_spine,leaves=2,hosts_per_leaf=2,spines=2", "--draw", "a/b.svg")
+    out(capsys, "list", "topology", "leaf_spine,leaves=2,hosts_per_leaf=2,spines=2", "--draw", "a/b.svg")
     assert "<svg" in (tmp_path / "a" / "b.svg").read_text()
     for bad in (["toruss:4x4"], ["torus:4x4", "--draw", "a.gif"], ["fully_connected:1000", "--draw"], ["missing.csv"]):
-        assert main(["topology", *bad]) in (2, 3)
+        assert main(["list", "topology", *bad]) in (2, 3)
         said = capsys.readouterr()
         assert len(said.err.splitlines()) == 1 and not said.out
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from astrasim_py.cli import new
-from astrasim_py.cli.main import VERBS, main
+from astrasim_py.cli.main import main
+from astrasim_py.cli.verbs import SHORT, VERBS, commands
 
 RING = """\
 name: demo
@@ -86,7 +87,7 @@ def test_the_table_fits_the_terminal_and_is_whole_in_a_pipe(scenario, capsys, mo
     monkeypatch.setenv("COLUMNS", "40")
     narrow = run(capsys, scenario, "--jobs", 1)[1].splitlines()
     assert max(map(len, narrow[1:5])) <= 40 and "columns in summary.csv" in narrow[5]
-    narrow = run(capsys, "runs")[1].splitlines()
+    narrow = run(capsys, "results", "list")[1].splitlines()
     assert "folder" in narrow[0] and "engine" not in narrow[0]
 
 
@@ -97,7 +98,7 @@ def test_rows_of_a_result_are_chosen_sorted_and_exported(scenario, capsys):
     shown = run(capsys, scenario, "--jobs", 1, "--where", "size<1MiB")[1]
     assert "1 KiB" in shown and "1 MiB" not in shown and "1 of 2 rows" in shown
     assert run(capsys, scenario, "--format", "markdown")[1].startswith("| size | time |")
-    out = run(capsys, "runs", "results/demo", "--where", "size>=1 MiB", "--format", "csv")[1]
+    out = run(capsys, "results", "list", "results/demo", "--where", "size>=1 MiB", "--format", "csv")[1]
     assert len(out.splitlines()) == 2 and out.rstrip().endswith("results/demo/points/002-1MiB")
     for option in (("--sort", "tme"), ("--where", "sise=1"), ("--where", "size=7 MiB"), ("--top", "0")):
         code, out, err = run(capsys, scenario, "--fresh", *option)
@@ -177,7 +178,7 @@ EXITS = [
     (4, ["s.yaml", "--jobs", "1", "--max-events", "3"], RING),
     (5, ["s.yaml", "--jobs", "1", "--out", "s.yaml"], RING),
     (2, ["explain", "nowhere"], None),
-    (2, ["plot", "nowhere"], None),
+    (2, ["results", "plot", "nowhere"], None),
     (2, ["new", "no_such_lesson"], None),
 ]
 
@@ -213,12 +214,12 @@ def test_explain_and_plot_a_finished_point(scenario, capsys):
     folder = next(Path("results/demo/points").glob("*-1MiB"))
     code, out, err = run(capsys, "explain", folder)
     assert code == 0 and "critical path" in out and "ran it again" in err
-    code, out, _ = run(capsys, "plot", folder)
+    code, out, _ = run(capsys, "results", "plot", folder)
     assert code == 0 and all(Path(line).is_file() for line in out.splitlines()) and out
 
 
 def test_schema_prints_what_ships(capsys, package):
-    code, out, _ = run(capsys, "schema")
+    code, out, _ = run(capsys, "list", "schema")
     assert code == 0
     assert out == (package / "data/schema/scenario.schema.json").read_text("utf-8")
 
@@ -267,12 +268,12 @@ def test_a_defect_of_ours_is_one_line_that_asks_for_a_report(scenario, capsys, m
         raise RuntimeError("two\nlines")
 
     monkeypatch.setattr(schema, "run", broken)
-    code, out, err = run(capsys, "schema")
+    code, out, err = run(capsys, "list", "schema")
     assert (code, out) == (70, "")
     assert err.count("\n") == 1 and "please report" in err and "RuntimeError: two lines" in err
     monkeypatch.setenv("ASTRASIM_DEBUG", "1")
     with pytest.raises(RuntimeError):
-        main(["schema"])
+        main(["list", "schema"])
 
 
 def test_an_interruption_exits_with_130(scenario, capsys, monkeypatch):
@@ -282,7 +283,7 @@ def test_an_interruption_exits_with_130(scenario, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(schema, "run", interrupted)
-    assert run(capsys, "schema")[0] == 130
+    assert run(capsys, "list", "schema")[0] == 130
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -295,18 +296,19 @@ def test_a_signal_that_a_library_turns_into_an_error_exits_with_130(capsys, monk
         raise TypeError("cannot compare")
 
     monkeypatch.setattr(schema, "run", interrupted)
-    assert run(capsys, "schema") == (130, "", "astrasim-py: interrupted\n")
+    assert run(capsys, "list", "schema") == (130, "", "astrasim-py: interrupted\n")
 
 
 def test_help_imports_nothing_heavy():
     """Of any verb, of each format of `trace convert`, too; checks of what is written come with pydantic for some."""
     program = (
-        "import sys; from astrasim_py.cli.main import VERBS, main; main(['--help']); main(['run', '--help']);"
+        "import sys; from astrasim_py.cli.main import main; from astrasim_py.cli.verbs import commands;"
+        "main(['--help']); main(['run', '--help']);"
         "heavy = {'matplotlib', 'networkx', 'numba', 'numpy', 'simpy', 'rich', 'pandas'};"
         "loaded = lambda: {name.partition('.')[0] for name in sys.modules};"
         "first = (heavy | {'pydantic', 'yaml'}) & loaded();"
-        "formats = ['trace convert ' + name for name in ('pytorch', 'astra_sim_text')];"
-        "[main([*verb.split(), '--help']) for verb in (*VERBS, *formats)];"
+        "formats = [('trace', 'convert', name) for name in ('pytorch', 'astra_sim_text')];"
+        "[main([*path, '--help']) for path in (*(path for path, _ in commands()), *formats)];"
         "sys.exit(' '.join(first | heavy & loaded()) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -328,7 +330,7 @@ def test_check_imports_no_plotting(scenario):
 
 @pytest.mark.skipif(os.name == "nt", reason="no shell pipes")
 def test_a_reader_that_goes_away_is_no_error():
-    command = f"{sys.executable} -m astrasim_py schema | head -c 10; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m astrasim_py list schema | head -c 10; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert done.stdout.endswith("0\n") and not done.stderr
 
@@ -350,7 +352,40 @@ def test_the_same_in_a_folder_with_spaces_and_umlauts(tmp_path):
     assert len(json.loads(done.stdout)) == 2
 
 
-def test_every_verb_has_help(capsys):
-    for verb in VERBS:
-        code, out, err = run(capsys, verb, "--help")
-        assert (code, err) == (0, "") and "usage:" in out
+@pytest.mark.parametrize("path", [path for path, _ in commands()], ids=" ".join)
+def test_every_verb_has_help(capsys, path):
+    code, out, err = run(capsys, *path, "--help")
+    assert (code, err) == (0, "") and f"usage: astrasim-py {' '.join(path)}" in out
+    assert run(capsys, "help", *path) == (code, out, err)
+
+
+def test_a_group_without_an_action_says_what_its_actions_are(capsys):
+    for group in ("results", "measured", "measured validate", "measured calibrate", "trace"):
+        code, out, err = run(capsys, *group.split())
+        assert (code, err) == (0, "") and run(capsys, *group.split(), "--help")[1] == out
+    for name in VERBS["results"].actions:
+        assert f"\n  {name} " in run(capsys, "results")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("chekc", '"check"'),
+        ("topolgy ring:4", '"list topology"'),
+        ("results plto x", '"plot"'),
+        ("measured validate trainings", '"training"'),
+        ("list topolgy", '"topology"'),
+        ("trace slic a b", '"slice"'),
+        ("run s.yaml --record sumary", '"summary"'),
+        ("run s.yaml --jons 3", '"--jobs"'),
+    ],
+)
+def test_a_misspelt_word_names_the_nearest_one(capsys, words, hint):
+    code, out, err = run(capsys, *words.split())
+    assert (code, out) == (2, "") and err.endswith(f"did you mean {hint}?\n") and err.count("\n") == 1
+
+
+def test_short_forms_are_the_long_ones(scenario, capsys):
+    for short in SHORT:
+        assert run(capsys, short, "nowhere") == run(capsys, *SHORT[short], "nowhere")
+        assert run(capsys, short, "--help") == run(capsys, *SHORT[short], "--help")

@@ -18,7 +18,8 @@ from astrasim_py.builders.dsl_machine import Machine, Rank
 from astrasim_py.builders.registry import ALGORITHMS, options_of
 from astrasim_py.chakra import lint, lint_rules
 from astrasim_py.chakra.schema import INT_COLUMNS
-from astrasim_py.cli.main import VERBS, main
+from astrasim_py.cli.main import main
+from astrasim_py.cli.verbs import VERBS
 from astrasim_py.collectives.chunks import PROTOCOL_SLOTS
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
 from astrasim_py.core import choices, records
@@ -46,7 +47,7 @@ def page(repo):
 
 def options_of_verb(verb: str) -> set[str]:
     parser = argparse.ArgumentParser(add_help=False)
-    importlib.import_module(f"astrasim_py.cli.{VERBS[verb][0]}").arguments(parser)
+    importlib.import_module(f"astrasim_py.cli.{VERBS[verb].module}").arguments(parser)
     return {max(action.option_strings, key=len) for action in parser._actions if action.option_strings} - {"--verbose"}
 
 

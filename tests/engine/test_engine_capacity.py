@@ -224,5 +224,5 @@ LOG = """\
 @pytest.mark.slow
 def test_validation_with_a_log_of_two_nodes_ends(tmp_path, capsys):
     (tmp_path / "log.txt").write_text(LOG)
-    assert main(["validate", "--measured", str(tmp_path / "log.txt"), "--format", "json"]) == 0
+    assert main(["measured", "validate", "collectives", str(tmp_path / "log.txt"), "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["cases"] == 3

@@ -33,7 +33,7 @@ def told(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
 
     def run(*argv: str) -> tuple[int, str, str]:
-        code = main(["compare", *argv])
+        code = main(["results", "compare", *argv])
         return code, *capsys.readouterr()
 
     return run

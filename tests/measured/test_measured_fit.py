@@ -137,7 +137,12 @@ def test_a_fit_to_some_ranks_may_be_asked_for_others():
 def test_calibrate_writes_a_preset_and_prints_its_errors(tmp_path, capsys):
     made = synthetic(sizes=(9, 19, 22, 27), dtypes=("half",))
     rows, out = written(tmp_path / "rows.csv", made), tmp_path / "new" / "my.json"
-    assert main(["calibrate", rows, "--hold-out", "ranks=4", "--channels", "16", "--out", str(out)]) == 0
+    assert (
+        main(
+            ["measured", "calibrate", "collectives", rows, "--hold-out", "ranks=4", "--channels", "16", "-o", str(out)]
+        )
+        == 0
+    )
     told = capsys.readouterr().out
     assert "LL channel_rate" in told
     assert "held out: ranks=4" in told
@@ -146,7 +151,7 @@ def test_calibrate_writes_a_preset_and_prints_its_errors(tmp_path, capsys):
     assert made["compute"]["npu"] == shipped.compute.npu
     assert made["collectives"]["fit"]["p90"] < 0.02
     assert "simulated: 32 rows, within 0.0" in told
-    assert main(["validate", "--measured", rows, "--profile", str(out), "--max-p90", "2"]) == 0
+    assert main(["measured", "validate", "collectives", rows, "--profile", str(out), "--max-p90", "2"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,7 @@ def test_calibrate_writes_a_preset_and_prints_its_errors(tmp_path, capsys):
 def test_bad_options_are_one_line_and_write_nothing(tmp_path, capsys, options, said):
     out = tmp_path / "my.json"
     rows = written(tmp_path / "rows.csv", synthetic(sizes=(9, 19)))
-    assert main(["calibrate", rows, "--out", str(out), *options]) == 2
+    assert main(["measured", "calibrate", "collectives", rows, "-o", str(out), *options]) == 2
     told = capsys.readouterr().err
     assert said in told
     assert told.count("\n") == 1

@@ -84,12 +84,12 @@ def test_points_in_another_format_are_named_and_computed_again(tmp_path, monkeyp
     for path in (tmp_path / "results/small/points").glob("0*/manifest.json"):
         path.write_text(path.read_text().replace(f'"format": {stored_points.FORMAT}', '"format": 2'))
     capsys.readouterr()
-    assert main(["runs"]) == 2
+    assert main(["results", "list"]) == 2
     first = os.path.join("results", "small", "points", "001-1KiB")
     assert f"{first}: is of another version of astrasim_py; run the scenario again" in capsys.readouterr().err
     assert main(command) == 0
     assert "2 stored points of another state of astrasim_py: computed again" in capsys.readouterr().err
-    assert main(["runs"]) == 0
+    assert main(["results", "list"]) == 0
 
 
 DECIDE = (

@@ -78,11 +78,13 @@ def test_units_are_converted_and_other_kinds_refused():
 
 
 def test_the_command_checks_an_answer(capsys):
-    assert main(["lesson", "1", "1", "80.56"]) == 0
-    assert main(["lesson", "1", "1", "42.95"]) == 1
+    assert main(["new", "lesson", "1", "1", "80.56"]) == 0
+    assert main(["new", "lesson", "1", "1", "42.95"]) == 1
     out = capsys.readouterr().out
     assert out.startswith("Right. 30 steps") and "Not yet. This is S/B." in out
-    assert main(["lesson", "8"]) == main(["lesson", "1", "6", "3"]) == main(["lesson", "1", "1"]) == 2
+    assert (
+        main(["new", "lesson", "8"]) == main(["new", "lesson", "1", "6", "3"]) == main(["new", "lesson", "1", "1"]) == 2
+    )
     assert capsys.readouterr().err.count("\n") == 3
-    assert main(["lesson"]) == 0
+    assert main(["new", "lesson"]) == 0
     assert capsys.readouterr().out.splitlines()[6].startswith("7  Find the bug")

@@ -36,7 +36,7 @@ def compare_file(path: str):
 
 
 def told(capsys, *args: str) -> tuple[int, dict]:
-    code = main(["validate", "--measured", *args, "--format", "json"])
+    code = main(["measured", "validate", "collectives", *args, "--format", "json"])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -71,7 +71,7 @@ def test_repeats_are_one_case(tmp_path, capsys):
 
 
 def test_rows_that_no_profile_predicts_name_what_it_does(tmp_path, capsys):
-    assert main(["validate", "--measured", written(tmp_path, ROW.format("broadcast", 8, 1024, 8))]) == 2
+    assert main(["measured", "validate", "collectives", written(tmp_path, ROW.format("broadcast", 8, 1024, 8))]) == 2
     said = capsys.readouterr().err
     assert "broadcast" in said and "all_to_all" in said and "--profile" not in said
 
@@ -90,7 +90,9 @@ def test_what_cannot_be_simulated_is_counted_aloud(tmp_path, capsys):
         ROW.format("all_gather", 1, 1024, 5),
         ROW.format("all_gather", 8, 1024, 5).replace("H100-SXM", "Toaster"),
     ]
-    code = main(["validate", "--measured", written(tmp_path, ROW.format("all_gather", 8, 1024, 8), *others)])
+    code = main(
+        ["measured", "validate", "collectives", written(tmp_path, ROW.format("all_gather", 8, 1024, 8), *others)]
+    )
     out, err = capsys.readouterr()
     assert code == 0
     assert "Toaster" in err and "send_recv" in err and "a call of one rank moves no data" in err
@@ -106,13 +108,12 @@ def test_what_cannot_be_simulated_is_counted_aloud(tmp_path, capsys):
         (["--profile", "nvlink4"], "nvlink4"),
         (["--where", "ranks=3"], "no row"),
         (["--max-p90", "-1"], "no limit"),
-        (["--training", "x.csv"], "goes without --training"),
-        (["--set", "a"], "goes without --set"),
+        (["--only", "a"], "unrecognized arguments: --only"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, capsys, options, said):
     rows = written(tmp_path, ROW.format("all_gather", 8, 1024, 8).replace("H100-SXM", "Toaster"))
-    assert main(["validate", "--measured", rows, *options]) == 2
+    assert main(["measured", "validate", "collectives", rows, *options]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
@@ -132,7 +133,7 @@ def test_a_bad_profile_is_one_line(tmp_path, capsys, content, said):
     profile = tmp_path / "my.json"
     profile.write_text(content)
     rows = written(tmp_path, ROW.format("all_gather", 8, 1024, 8))
-    assert main(["validate", "--measured", rows, "--profile", str(profile)]) == 2
+    assert main(["measured", "validate", "collectives", rows, "--profile", str(profile)]) == 2
     err = capsys.readouterr().err
     assert said in err and "my.json" in err
     assert err.count("\n") == 1
@@ -162,19 +163,19 @@ def test_rows_between_nodes_need_costs_there(tmp_path, capsys):
     assert found["worst"][0]["simulated_us"] > 2 * 5 + 5
     del content["collectives"]["network"]
     profile.write_text(json.dumps(content))
-    assert main(["validate", "--measured", rows, "--profile", str(profile)]) == 2
+    assert main(["measured", "validate", "collectives", rows, "--profile", str(profile)]) == 2
     assert "4 ranks on 2 nodes" in capsys.readouterr().err
 
 
-def test_options_of_measured_rows_need_them(capsys):
-    assert main(["validate", "--profile", "dgx_h100"]) == 2
-    assert "--profile: goes with --measured only" in capsys.readouterr().err
+def test_options_of_measured_rows_are_of_no_other_action(capsys):
+    assert main(["measured", "validate", "cases", "--profile", "dgx_h100"]) == 2
+    assert "unrecognized arguments: --profile" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_figures_show_every_point(tmp_path, capsys):
     rows = scaled(tmp_path, 1.1)
-    assert main(["validate", "--measured", rows, "--figures", str(tmp_path / "new")]) == 0
+    assert main(["measured", "validate", "collectives", rows, "--figures", "--out", str(tmp_path / "new")]) == 0
     svg = ElementTree.parse(tmp_path / "new" / "H100-SXM_half.svg")
     assert (tmp_path / "new" / "H100-SXM_half.png").exists()
     assert len(list(svg.iter("{http://www.w3.org/2000/svg}use"))) >= 16
@@ -211,14 +212,18 @@ def test_a_number_of_a_profile_that_cannot_be_is_named(tmp_path, capsys, change,
     content = preset_content("dgx_h100")
     content = {**content, "collectives": content["collectives"] | change}
     (tmp_path / "my.json").write_text(json.dumps(content), "utf-8")
-    assert main(["validate", "--measured", scaled(tmp_path, 1), "--profile", str(tmp_path / "my.json")]) == 2
+    assert (
+        main(["measured", "validate", "collectives", scaled(tmp_path, 1), "--profile", str(tmp_path / "my.json")]) == 2
+    )
     assert said in capsys.readouterr().err
 
 
 def test_a_preset_without_nodes_is_refused(tmp_path, capsys):
     content = preset_content("tpu_v4") | {"collectives": preset_content("dgx_h100")["collectives"]}
     (tmp_path / "my.json").write_text(json.dumps(content), "utf-8")
-    assert main(["validate", "--measured", scaled(tmp_path, 1), "--profile", str(tmp_path / "my.json")]) == 2
+    assert (
+        main(["measured", "validate", "collectives", scaled(tmp_path, 1), "--profile", str(tmp_path / "my.json")]) == 2
+    )
     assert "is a torus" in capsys.readouterr().err
 
 
@@ -229,11 +234,11 @@ def test_warnings_about_the_files_are_printed_and_strict(tmp_path, capsys):
     table = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
     row = "1048576 262144 float sum -1 27.10 38.69 67.71 0 27.20 38.55 67.46 5\n"
     path.write_text(f"{head}{table}{row}# Avg bus bandwidth : 67\n", "utf-8")
-    argv = ["validate", "--measured", str(path)]
+    argv = ["measured", "validate", "collectives", str(path)]
     assert main([*argv, "--format", "json"]) == 0
     out, err = capsys.readouterr()
     (warning,) = json.loads(out)["warnings"]
     assert f"warning: {warning}" in err and "all_reduce.txt:11: 5 values are wrong" in warning
     assert main([*argv, "--strict"]) == 2
     assert "--strict: 1 warning" in capsys.readouterr().err
-    assert main(["validate", "--strict"]) == 2
+    assert main(["measured", "validate", "cases", "--strict"]) == 2

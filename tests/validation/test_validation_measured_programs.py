@@ -49,7 +49,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def test_programs_are_simulated_from_their_files(folder, capsys):
-    args = ["validate", "--measured", str(folder / "rows.csv"), "--format", "json"]
+    args = ["measured", "validate", "collectives", str(folder / "rows.csv"), "--format", "json"]
     assert main([*args, "--programs", str(folder), "--profile", str(folder / "known.json")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["cases"], found["p90_rel_error"]) == (9, pytest.approx(0, abs=1e-9))
@@ -60,7 +60,18 @@ def test_programs_are_simulated_from_their_files(folder, capsys):
 @pytest.mark.slow
 def test_costs_of_programs_are_found_again(folder, capsys, tmp_path):
     rows, out = str(folder / "rows.csv"), tmp_path / "my.json"
-    args = ["calibrate", rows, "--programs", str(folder), "--where", "protocol=LL", "--out", str(out)]
+    args = [
+        "measured",
+        "calibrate",
+        "collectives",
+        rows,
+        "--programs",
+        str(folder),
+        "--where",
+        "protocol=LL",
+        "-o",
+        str(out),
+    ]
     assert main(args) == 0
     found, known = read_preset(str(out)).collectives, read_preset(str(folder / "known.json")).collectives
     for name in ("launch", "rate"):
@@ -70,20 +81,54 @@ def test_costs_of_programs_are_found_again(folder, capsys, tmp_path):
     assert found.programs["Simple"] == preset("mi300x").collectives.programs["Simple"]
     assert found.fit.rows == 6
     assert (
-        main(["validate", "--measured", rows, "--programs", str(folder), "--profile", str(out), "--max-p90", "2"]) == 0
+        main(
+            [
+                "measured",
+                "validate",
+                "collectives",
+                rows,
+                "--programs",
+                str(folder),
+                "--profile",
+                str(out),
+                "--max-p90",
+                "2",
+            ]
+        )
+        == 0
     )
 
 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["validate", "--measured", "ROWS"], "--programs FOLDER"),
-        (["validate", "--measured", "ROWS", "--programs", "nowhere"], "there is no file"),
-        (["validate", "--measured", "ROWS", "--programs", "FOLDER", "--profile", "dgx_h100"], "no costs of programs"),
-        (["calibrate", "ROWS", "--out", "x.json"], "no row can be fitted"),
-        (["calibrate", "ROWS", "--out", "x.json", "--programs", "nowhere"], "there is no file"),
-        (["calibrate", "ROWS", "--out", "x.json", "--programs", "FOLDER", "--switch"], "--programs"),
-        (["calibrate", "ROWS", "--out", "x.json", "--programs", "FOLDER", "--where", "bytes=8192"], "too few rows"),
+        (["measured", "validate", "collectives", "ROWS"], "--programs FOLDER"),
+        (["measured", "validate", "collectives", "ROWS", "--programs", "nowhere"], "there is no file"),
+        (
+            ["measured", "validate", "collectives", "ROWS", "--programs", "FOLDER", "--profile", "dgx_h100"],
+            "no costs of programs",
+        ),
+        (["measured", "calibrate", "collectives", "ROWS", "-o", "x.json"], "no row can be fitted"),
+        (["measured", "calibrate", "collectives", "ROWS", "-o", "x.json", "--programs", "nowhere"], "there is no file"),
+        (
+            ["measured", "calibrate", "collectives", "ROWS", "-o", "x.json", "--programs", "FOLDER", "--switch"],
+            "--programs",
+        ),
+        (
+            [
+                "measured",
+                "calibrate",
+                "collectives",
+                "ROWS",
+                "-o",
+                "x.json",
+                "--programs",
+                "FOLDER",
+                "--where",
+                "bytes=8192",
+            ],
+            "too few rows",
+        ),
     ],
 )
 def test_bad_input_is_one_line(folder, capsys, monkeypatch, tmp_path, args, said):

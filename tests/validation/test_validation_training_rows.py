@@ -137,12 +137,12 @@ def test_constants_that_made_the_times_are_found_again(tmp_path):
 
 def test_json_and_text_show_the_same_groups(tmp_path, capsys):
     path = written(tmp_path, {}, {"source": "else", "gbs": "256"}, {"tp": "3", "id": "odd"})
-    assert main(["validate", "--training", str(path), "--format", "json"]) == 0
+    assert main(["measured", "validate", "training", str(path), "--format", "json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["cases"] == 2 and [group["group"] for group in shown["groups"]] == ["somebody", "else"]
     assert {"median_rel_error", "p90_rel_error"} <= shown.keys()
     assert [row["id"] for row in shown["unpredicted"]] == ["odd"]
-    assert main(["validate", "--training", str(path), "--set", "else", "--calibrate"]) == 0
+    assert main(["measured", "calibrate", "training", str(path), "--only", "else"]) == 0
     text = capsys.readouterr().out
     assert "held out" in text and "somebody" not in text
 
@@ -150,17 +150,16 @@ def test_json_and_text_show_the_same_groups(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--training", "ROWS", "--engine", "simpy"], "no engine"),
-        (["--training", "ROWS", "--jobs", "2"], "--jobs"),
-        (["cases.csv", "--training", "ROWS"], "CASES.csv"),
-        (["--calibrate"], "--training"),
-        (["--training", "ROWS", "--set", "nobody"], "no source"),
-        (["--training", "nowhere.csv"], "nowhere.csv"),
+        (["validate", "training", "ROWS", "--engine", "simpy"], "--engine"),
+        (["calibrate", "training", "ROWS", "--jobs", "2"], "--jobs"),
+        (["validate", "training", "ROWS", "--only", "nobody"], 'has no source "nobody"'),
+        (["validate", "training", "nowhere.csv"], "nowhere.csv"),
+        (["calibrate", "training"], "ROWS.csv"),
     ],
 )
-def test_arguments_that_do_not_go_together_are_refused(tmp_path, capsys, arguments, words):
+def test_arguments_that_mean_nothing_are_refused(tmp_path, capsys, arguments, words):
     path = str(written(tmp_path, {}))
-    assert main(["validate", *(path if one == "ROWS" else one for one in arguments)]) == 2
+    assert main(["measured", *(path if one == "ROWS" else one for one in arguments)]) == 2
     assert words in capsys.readouterr().err
 
 

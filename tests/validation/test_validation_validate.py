@@ -108,7 +108,7 @@ def test_the_order_of_columns_is_free_more_are_ignored_and_sets_are_chosen(folde
     ],
 )
 def test_a_bad_row_is_named(folder, capsys, row, said):
-    code = main(["validate", str(written(folder, row))])
+    code = main(["measured", "validate", "cases", str(written(folder, row))])
     out, err = capsys.readouterr()
     assert (code, out) == (2, "")
     assert err.count("\n") == 1 and f"cases.csv{said}" in err and len(err) < 600
@@ -134,15 +134,15 @@ def test_a_bad_row_is_named(folder, capsys, row, said):
 def test_what_is_no_csv_is_named(tmp_path, capsys, content, said):
     path = tmp_path / "cases.csv"
     path.write_bytes(content)
-    assert main(["validate", str(path)]) == 2
+    assert main(["measured", "validate", "cases", str(path)]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and f"cases.csv{said}" in err
 
 
 def test_a_missing_csv_and_bad_numbers_of_jobs_are_told(tmp_path, capsys):
-    assert main(["validate", str(tmp_path / "no.csv")]) == 2
-    assert main(["validate", "--jobs", "0"]) == 2
-    assert main(["validate", "--set", "wonder"]) == 2
+    assert main(["measured", "validate", "cases", str(tmp_path / "no.csv")]) == 2
+    assert main(["measured", "validate", "cases", "--jobs", "0"]) == 2
+    assert main(["measured", "validate", "cases", "--only", "wonder"]) == 2
     assert capsys.readouterr().err.count("\n") == 3
 
 
@@ -193,7 +193,7 @@ def test_the_unofficial_backend_never_fails(folder, ours, capsys):
     unofficial = {"backend": "congestion_aware_multidim"}
     path = written(folder, {}, unofficial)
     ours.update({2: ((5, 6), (5, 5)), 3: ((50, 6), (5, 5))})
-    assert main(["validate", str(path), "--jobs", "1", "--format", "json"]) == 0
+    assert main(["measured", "validate", "cases", str(path), "--jobs", "1", "--format", "json"]) == 0
     out = json.loads(capsys.readouterr().out)
     assert (out["cases"], out["exact"], out["worst_rel_error"]) == (1, 1, 0.0)
     assert [(group["judged"], group["exact"]) for group in out["groups"]] == [(True, 1), (False, 0)]
@@ -203,16 +203,16 @@ def test_the_unofficial_backend_never_fails(folder, ours, capsys):
 def test_exit_code_table_and_json(folder, ours, capsys):
     path = written(folder, {}, {"set": "b"})
     ours.update({2: ((5, 6), (5, 5)), 3: ((5, 6), (5, 5))})
-    assert main(["validate", str(path), "--jobs", "1"]) == 0
+    assert main(["measured", "validate", "cases", str(path), "--jobs", "1"]) == 0
     *table, last = capsys.readouterr().out.splitlines()
     assert " ".join(table).split()[-10:] == ["b", "1", "1", "0", "0", "all", "2", "2", "0", "0"]
     assert last == "engine: simpy"
     ours[3] = ((5, 9), (5, 5))
-    assert main(["validate", str(path), "--jobs", "1"]) == 1
+    assert main(["measured", "validate", "cases", str(path), "--jobs", "1"]) == 1
     assert "cases.csv:3: b: n w: here 9 ns, should be 6 ns" in capsys.readouterr().out
-    assert main(["validate", str(path), "--jobs", "1", "--set", "a"]) == 0
+    assert main(["measured", "validate", "cases", str(path), "--jobs", "1", "--only", "a"]) == 0
     capsys.readouterr()
-    assert main(["validate", str(path), "--jobs", "1", "--format", "json"]) == 1
+    assert main(["measured", "validate", "cases", str(path), "--jobs", "1", "--format", "json"]) == 1
     out = json.loads(capsys.readouterr().out)
     assert set(out) == {"cases", "exact", "median_rel_error", "worst_rel_error", "engines", "groups", "off"}
     assert set(out["groups"][0]) == {"group", "judged", "cases", "exact", "median_rel_error", "worst_rel_error"}

@@ -1,0 +1,70 @@
+"""Compare published step times of training with closed forms, by source; models with experts apart.
+
+Nothing passes or fails here.
+"""
+
+import argparse
+from dataclasses import asdict
+
+from astrasim_py.cli.options import format_option, only_option
+from astrasim_py.core.errors import EXIT_OK
+from astrasim_py.core.exact_json import json_text
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rows", metavar="ROWS.csv", help="published step times of training")
+    only_option(parser)
+    format_option(parser)
+
+
+def run(args: argparse.Namespace, *, calibrate: bool = False) -> int:
+    """Print the errors; with constants that are fitted to each source, too."""
+    from astrasim_py.validation.training_errors import compare
+    from astrasim_py.validation.training_rows import read_rows
+
+    report = compare(read_rows(args.rows, args.only), calibrate=calibrate)
+    print(_json(report) if args.format == "json" else _text(report))
+    return EXIT_OK
+
+
+def _json(report) -> str:
+    def shown(errors) -> dict:
+        return {key: value for key, value in asdict(errors).items() if value is not None}
+
+    total = shown(report.total)
+    del total["group"]
+    left_out = [
+        {"place": row.place, "id": row.id, "source": row.source, "reason": row.problem} for row in report.unpredicted
+    ]
+    groups = {"groups": [shown(one) for one in report.groups], "summaries": [shown(one) for one in report.summaries]}
+    return json_text(total | groups | {"unpredicted": left_out})
+
+
+def _text(report) -> str:
+    from astrasim_py.report.tables import text_table
+
+    fitted = report.total.fitted_median_rel_error is not None
+    headings = ["source", "rows", "median error", "p90"]
+    headings += ["fitted", "p90", "held out", "host", "gemm", "nic", "interference"] if fitted else []
+    rows = []
+    for one in (*report.groups, *report.summaries, report.total):
+        name = f"{one.group} (MoE)" if one.experts and one in report.groups else one.group
+        row = [name, str(one.cases), error_text(one.median_rel_error), error_text(one.p90_rel_error)]
+        if fitted:
+            errors = (one.fitted_median_rel_error, one.fitted_p90_rel_error, one.held_out_median_rel_error)
+            row += [*map(error_text, errors), *(f"{value:.2f}" for value in (one.constants or {}).values())]
+            row += [""] * (len(headings) - len(row))
+        rows.append(tuple(row))
+    lines = [text_table(tuple(headings), rows, (False, *(True,) * (len(headings) - 1)))]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in report.unpredicted:
+        reasons.setdefault((row.source, row.problem), []).append(row.id)
+    lines += [f"not predicted: {source}: {why}: {', '.join(ids)}" for (source, why), ids in reasons.items()]
+    return "\n".join(lines)
+
+
+def error_text(error: float | None) -> str:
+    """A relative error in percent."""
+    if error is None:
+        return "-"
+    return "0" if error == 0 else f"{100 * error:.3g} %"
