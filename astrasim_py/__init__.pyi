@@ -27,6 +27,7 @@ from astrasim_py.scenario.expand import expand as expand
 from astrasim_py.scenario.load import load_scenario as load_scenario
 from astrasim_py.system.problem import Problem as Problem
 from astrasim_py.topology.model import Topology as Topology
+from astrasim_py.topology.node_link import from_networkx as from_networkx
 from astrasim_py.verification.verifier import verify as verify
 from astrasim_py.workload import workload as workload
 

@@ -10,13 +10,13 @@ from astrasim_py.core.document import parse_document, read_document
 from astrasim_py.core.errors import TopologyError, UnitError, UsageError
 from astrasim_py.core.files import read_regular
 from astrasim_py.core.units import parse_size
-from astrasim_py.topology.edge_list import MAX_YAML, read_edge_list
+from astrasim_py.topology.edge_list import MAX_YAML
 from astrasim_py.topology.from_keys import build
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.shapes import SHAPES
+from astrasim_py.topology.topology_files import SUFFIXES, read_edge_list
 
-_FILES = (".csv", ".yaml", ".yml", ".json")
 _SIZES = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
 #: Shapes that keys alone describe.
 _SHAPES = ", ".join(name for name in SHAPES if name != "edge_list")
@@ -27,10 +27,10 @@ def topology_of(text: str, place: str = "--topology") -> Topology:
     suffix = Path(text).suffix.lower()
     if suffix in (".yaml", ".yml"):
         return _yaml_file(text)
-    if suffix in _FILES:
+    if suffix in SUFFIXES:
         return read_edge_list(text)
     if os.path.exists(text):
-        raise UsageError(place, f'"{text}" is of no known kind', f"name a file that ends in {', '.join(_FILES)}")
+        raise UsageError(place, f'"{text}" is of no known kind', f"name a file that ends in {', '.join(SUFFIXES)}")
     try:
         return build(_written(text, place), place, written=True)
     except TopologyError as error:

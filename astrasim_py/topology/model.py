@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict, Unpack
 import numpy as np
 from pydantic import Field
 
+from astrasim_py.core.above import above
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import NPU_CAP, whole
@@ -381,6 +382,36 @@ class Topology(Shown):
             rate = self.bandwidths[self.bandwidth_class[link]]
             edge |= {"bandwidth_GBps": float(rate) / 1e9, "latency_ns": int(self.latency_ps[link]) / 1e3}
         return graph
+
+    @staticmethod
+    def from_networkx(
+        graph: networkx.Graph[Hashable],
+        *,
+        bandwidth: str | Fraction | None = None,
+        latency: str | int | None = None,
+        name: str = "",
+    ) -> Topology:
+        """A topology of the nodes and edges of a networkx graph, directed or not, with parallel edges or not.
+
+        Parameters
+        ----------
+        graph : networkx.Graph
+            Nodes that are numbers or tuples are NPUs, those that are text are switches, unless their attribute ``kind``
+            is "npu" or "switch". NPUs 0..n-1 keep their numbers; others are numbered in the order of the nodes. Edges
+            may have ``bandwidth`` and ``latency`` (text with unit, or a number in the unit of the default); other
+            attributes do not count. An undirected edge is a link in each direction.
+        bandwidth, latency : str, optional
+            Of edges that name none, such as "50 GB/s" and "500 ns"; or bytes per second as a Fraction, and whole ps.
+        name : str, optional
+            That of the graph by default.
+
+        Raises
+        ------
+        TopologyError
+            An edge without bandwidth or latency, no NPUs, or a pair of NPUs without a path.
+        """
+        topology: Topology = above("from_networkx")(graph, bandwidth, latency, name)
+        return topology
 
     def draw(self, ax: Axes | None = None) -> Axes:
         """Draw NPUs (circles), switches (squares) and links, and return the matplotlib Axes.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo
 
+from astrasim_py.core.by_need import load
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import (
     EITHER,
@@ -18,6 +19,7 @@ from astrasim_py.core.fields import (
     ONE,
     SEVERAL,
     Bandwidth,
+    Checked,
     Count,
     FileName,
     Time,
@@ -375,41 +377,72 @@ class Edge(StrictModel):
 
     src: Vertex = Field(examples=["0"])
     dst: Vertex = Field(examples=["1"])
-    bandwidth: Bandwidth = Field(examples=["50 GB/s"])
-    latency: Time = Field(examples=["500 ns"])
+    bandwidth: Bandwidth | None = _bandwidth("of the link; that of the list by default")
+    latency: Time | None = _latency("of the link; that of the list by default")
     directions: Annotated[str, choice("both", "one")] | None = None
+
+
+def _by_need(reader: str, noun: str, example: str) -> Checked:
+    """Of a field that `link_defaults` reads."""
+
+    def check(value: object, info: ValidationInfo) -> object:
+        return load(f"astrasim_py.topology.link_defaults:{reader}")(value, info)
+
+    return Checked(check, {"type": "string", "description": f"a {noun}, e.g. {example}", "examples": [example]})
+
+
+if TYPE_CHECKING:
+    from astrasim_py.topology.link_defaults import DefaultLatency, DefaultRate
+else:
+    DefaultRate = Annotated[Any, _by_need("read_rate", "bandwidth", "50 GB/s")]
+    DefaultLatency = Annotated[Any, _by_need("read_latency", "time", "500 ns")]
 
 
 class EdgeList(Shape):
     """Links one by one, from a file or written out."""
 
     shape: Literal["edge_list"] = Field(examples=["edge_list"])
-    file: FileName | None = _optional("a .csv, .yaml or .json file", "topology.csv")
+    file: FileName | None = _optional("a .csv, .txt, .yaml, .json or .graphml file", "topology.csv")
     edges: tuple[Edge, ...] | None = _optional(
         "a list of {src, dst, bandwidth, latency}", "[{src: 0, dst: 1, bandwidth: 50 GB/s, latency: 500 ns}]"
     )
     npus: Count | None = _optional("how many of the numbered vertices are NPUs")
+    bandwidth: DefaultRate | None = _bandwidth("of links that name none; its unit is that of numbers without one")
+    latency: DefaultLatency | None = _latency("of links that name none; its unit is that of numbers without one")
+    directions: Annotated[str, choice("both", "one")] | None = _optional(
+        "of links that do not say it themselves", "both"
+    )
 
     def _complete(self) -> None:
         if self.file is None and self.edges is None:
             raise wrong('"file" is missing', 'write e.g. file: "topology.csv"')
+        for i, edge in enumerate(self.edges or ()):
+            for key, text in (("bandwidth", "50 GB/s"), ("latency", "500 ns")):
+                if getattr(edge, key) is None and getattr(self, key) is None:
+                    raise wrong(f'"{key}" is missing', f'write e.g. {key}: "{text}"', ("edges", i))
 
     def make(self, place: str) -> Topology:
-        from astrasim_py.topology.edge_list import Links, read_edge_list
+        from astrasim_py.topology.edge_list import Links
+        from astrasim_py.topology.link_defaults import LinkDefaults
+        from astrasim_py.topology.topology_files import read_edge_list
 
         if self.file is not None and self.edges is not None:
             remedy = "write file: topology.csv, or edges: [...]"
             raise TopologyError(place, "an edge_list has either edges or a file", remedy)
+        defaults = LinkDefaults(
+            bandwidth=self.bandwidth,
+            latency=self.latency,
+            both=None if self.directions is None else self.directions == "both",
+            npus=self.npus,
+            place=place,
+        )
         if self.file is not None:
-            topology = read_edge_list(self.file)
-            if self.npus not in (None, topology.npus):
-                problem = f"{self.npus}, and the file has {topology.npus}"
-                raise TopologyError(below(place, "npus"), problem, "delete it")
-            return topology
-        links, place_of_edges = Links(), below(place, "edges")
+            return read_edge_list(self.file, defaults=defaults)
+        links, place_of_edges = Links(defaults), below(place, "edges")
         for i, edge in enumerate(self.edges or ()):
-            both = edge.directions == "both"
-            links.add(edge.src, edge.dst, edge.bandwidth, edge.latency, f"{place_of_edges}[{i}]", both=both)
+            both = (edge.directions or links.directions()) == "both"
+            rate, latency = links.or_default(edge.bandwidth, edge.latency)
+            links.add(edge.src, edge.dst, rate, latency, f"{place_of_edges}[{i}]", both=both)
         return links.topology(place_of_edges, "edge_list", self.npus)
 
 

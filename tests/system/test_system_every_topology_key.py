@@ -48,7 +48,7 @@ SPECS = {
     "fat_tree": {"k": 4, **L},
     "dragonfly": {"a": 3, "h": 1, "p": 2, "g": 3, **L},
     "dgx": {**NODES, **NICS, "npus": 2},
-    "edge_list": {"edges": BOTH_WAYS},
+    "edge_list": {"edges": [*BOTH_WAYS[:3], {"src": 3, "dst": 0}], **L, "directions": "both"},
 }
 #: Shape → key → another value; values of a key that is not written are compared with the shape as it is.
 KEYS = {
@@ -103,7 +103,14 @@ KEYS = {
         "cross_rail": ("nvlink", {"spines": 2}),
         "unwind": 2,
     },
-    "edge_list": {"edges": BOTH_WAYS[:3], "npus": 3, "file": None},
+    "edge_list": {
+        "edges": BOTH_WAYS[:3],
+        "npus": 3,
+        "file": None,
+        "bandwidth": "3 GB/s",
+        "latency": "900 ns",
+        "directions": "one",
+    },
 }
 #: Where links are changed: the ends of one.
 ENDS = {"leaf_spine": (0, "leaf0"), "fat_tree": (0, "edge0"), "dragonfly": (0, "router0"), "dgx": (0, "nvswitch0")}

@@ -14,8 +14,10 @@ import pytest
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.topology import build
-from astrasim_py.topology.edge_list import MAX_YAML, read_csv, read_edge_list, read_json, read_yaml
+from astrasim_py.topology.edge_list import MAX_YAML, read_csv, read_yaml
 from astrasim_py.topology.export import node_link_json, to_networkx
+from astrasim_py.topology.node_link import read_json
+from astrasim_py.topology.topology_files import read_edge_list
 
 GB = 10**9
 L = {"bandwidth": "50 GB/s", "latency": "500 ns"}
@@ -295,13 +297,13 @@ def test_the_suffix_tells_the_form(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["zero.csv", "missing.csv", "folder.csv", "fifo.csv", "t.txt", "latin.csv", "nul.csv", "a\0b.csv", "huge.yaml"],
+    ["zero.csv", "missing.csv", "folder.csv", "fifo.csv", "t.doc", "latin.csv", "nul.csv", "a\0b.csv", "huge.yaml"],
 )
 def test_files_that_cannot_be_read_are_refused_at_once(tmp_path, name):
     (tmp_path / "folder.csv").mkdir()
     os.mkfifo(tmp_path / "fifo.csv")
     (tmp_path / "zero.csv").symlink_to("/dev/zero")
-    (tmp_path / "t.txt").write_text(PAIR)
+    (tmp_path / "t.doc").write_text(PAIR)
     (tmp_path / "latin.csv").write_bytes(PAIR.encode() + b"# \xe9\n")
     (tmp_path / "nul.csv").write_text(PAIR + "\0")
     with open(tmp_path / "huge.yaml", "wb") as stream:

@@ -7,8 +7,8 @@ import pytest
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.topology import Topology, build
-from astrasim_py.topology.edge_list import read_json
 from astrasim_py.topology.export import node_link_json
+from astrasim_py.topology.node_link import read_json
 
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 STAR = {"shape": "switch", "npus": 4, **LINK}
