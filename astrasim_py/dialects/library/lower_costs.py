@@ -1,4 +1,13 @@
-"""Costs of a library's calls and messages under a profile (formulas: docs/dialects.md)."""
+"""Costs of a library's calls and messages under a profile (formulas: docs/dialects.md).
+
+* peer: where `step` is less, that is the least time between posts; rings never wait for it. An all_to_all, gather or
+  scatter that does not post everything at once has a launch longer by one `peer`.
+* LL: messages between pairs of ranks use one channel; peers with which a rank begins at once share the channels, at
+  least one each. A connection of two ranks sends one message after the other; an algorithm that names channels has a
+  connection for each instead. A message holds a link for bytes / B only, but is not gone before its pace is over.
+* switch: only the load of an all_reduce in the switch is simulated: every rank sends S + u bytes through it.
+* ``protocol: fastest`` simulates each protocol once per collective, size and shape of group, and keeps the answer.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

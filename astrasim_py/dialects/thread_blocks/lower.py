@@ -2,6 +2,8 @@
 
 A pass moves one slice of every chunk. A thread block runs all its steps in a pass before it begins the next one;
 dependencies between thread blocks hold within a pass. Messages of a connection follow each other pass after pass.
+A step of c chunks moves c slices. A message holds a slot (2 under Simple, 8 under LL and LL128) until the receiving
+step ends.
 """
 
 from collections.abc import Callable
