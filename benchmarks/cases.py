@@ -30,7 +30,7 @@ PATHS = {
     "scenario": "the command `run`, results written",
     "astra-sim": "the command `astra-sim` on ASTRA-sim's own files, results written",
     "fold": "the command `run --fold`: one NPU for all that do the same",
-    "validate": "the command `validate` on all recorded cases",
+    "validate": "the command `measured validate cases` on all recorded cases",
 }
 
 

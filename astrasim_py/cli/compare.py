@@ -1,7 +1,7 @@
 """Two results side by side: points with the same swept values, the time of each, and the ratio, largest change first.
 
-compare ring_vs_torus other/ring_vs_torus
-compare before after size="1 MiB" --format markdown
+results compare ring_vs_torus other/ring_vs_torus
+results compare before after size="1 MiB" --format markdown
 """
 
 import argparse
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     selection = selection_of(args)
     names = [word for word in args.names if "=" not in word or os.path.exists(word)]
     if len(names) != 2:
-        raise UsageError("compare", f"names {len(names)} results", "name two")
+        raise UsageError("results compare", f"names {len(names)} results", "name two")
     first, second = names
     points = parse_words([word for word in args.names if word not in names])
     comparison = compare_named(first, second, args.out, points)

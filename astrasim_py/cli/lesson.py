@@ -1,6 +1,6 @@
 """Exercises of a class: the questions of lesson N; with QUESTION and ANSWER, check an answer and say why.
 
-In a terminal, `lesson N` asks the questions one by one.
+In a terminal, `new lesson N` asks the questions one by one.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         question = _numbered(exercise.questions, args.question, "question")
         if args.answer is None:
             raise UsageError(
-                f"lesson {args.number} {args.question}", "an answer is missing", "write a number behind it"
+                f"new lesson {args.number} {args.question}", "an answer is missing", "write a number behind it"
             )
         return EXIT_OK if _check(exercise, question, args.answer) else EXIT_CHECK_FAILED
     print(f"Lesson {args.number}: {exercise.title}\n\n{_filled(exercise.setting)}")
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
             while (text := input("> ").strip()) and not _check(exercise, question, text):
                 pass
     if not (args.solution or sys.stdin.isatty()):
-        print(f"\nCheck an answer: python -m astrasim_py lesson {args.number} QUESTION ANSWER")
+        print(f"\nCheck an answer: python -m astrasim_py new lesson {args.number} QUESTION ANSWER")
     return EXIT_OK
 
 

@@ -8,7 +8,7 @@ from astrasim_py.validation.training_rows import read_rows
 
 
 def calibrated(path: str) -> tuple[Constants, str]:
-    """Four constants fitted to all rows of a CSV (as of ``validate --training``), and a line that states them.
+    """Four constants fitted to all rows of a CSV (as of ``measured validate training``), and a line that states them.
 
     Raises UsageError: the file cannot be read, or no row can be predicted.
     """

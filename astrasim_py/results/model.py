@@ -205,7 +205,7 @@ class Row(SweptRecord):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunRow(Row):
-    """A stored point among all of its scenario: a row of ``runs``."""
+    """A stored point among all of its scenario: a row of ``results list``."""
 
     level: Annotated[str, About("how much is recorded")]
     finished: Annotated[Decimal, About("when it was computed, since 1970", "s")]

@@ -1,7 +1,7 @@
 """Times of operations and collectives on a system, used by traces and by closed forms.
 
 Sources of the constants: vendors' peaks; the rest is fitted to published training throughput, one number for each
-cause, and `Constants` says which. `python -m astrasim_py validate --training` shows how well they do.
+cause, and `Constants` says which. `python -m astrasim_py measured validate training` shows how well they do.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ ATTENTION_EFFICIENCY = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Constants that are fitted to measurements. The first four are those that `calibrate` fits,
+    """Constants that are fitted to measurements. The first four are those that `measured calibrate training` fits,
     which tries many of them as arrays.
 
     `nvlink`, `memory`: share of the bandwidth inside a node, and of the memory bandwidth. `host_layer`, `host_moe`,

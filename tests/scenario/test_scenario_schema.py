@@ -11,7 +11,7 @@ from astrasim_py.system.semantics import NAMED, Semantics
 def test_the_schema_that_ships_is_up_to_date(package):
     shipped = json.loads((package / "data/schema/scenario.schema.json").read_text("utf-8"))
     assert shipped == json.loads(json.dumps(json_schema())), (
-        "write it anew: python -m astrasim_py schema > astrasim_py/data/schema/scenario.schema.json"
+        "write it anew: python -m astrasim_py list schema > astrasim_py/data/schema/scenario.schema.json"
     )
 
 
