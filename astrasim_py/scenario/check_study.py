@@ -51,9 +51,10 @@ def sweep_mistakes(document: Value, resolver: variables.Resolver) -> Iterator[Mi
         if variables.is_path(key) and variables.unclear_topology(variables.split_path(key, document), document):
             continue  # told below
         if variables.is_path(key):
-            problem, remedy = f"{key} leads nowhere", "write the path of a key of the scenario"
-        else:
-            problem, remedy = f'"{key}" is swept and never used', f"write ${key} where it belongs, or delete it"
+            continue  # told below
+        of_topology = len(names) == 1 and topologies is not None and key in topologies.mapping[names[0]].mapping
+        also = f", sweep topology.{key}" if of_topology else ""
+        problem, remedy = f'"{key}" is swept and never used', f"write ${key} where it belongs{also}, or delete it"
         yield Mistake(_axis(document, key), True, problem, remedy)
     keys = tuple(key for key in Scenario.model_fields if key not in variables.STUDY_KEYS)
     for axis in resolver.axes:
@@ -63,7 +64,9 @@ def sweep_mistakes(document: Value, resolver: variables.Resolver) -> Iterator[Mi
                 yield Mistake(_axis(document, key), True, *unclear)
                 continue
             first = str(steps[0])
-            if first not in keys:
+            if first in variables.STUDY_KEYS:
+                yield Mistake(_axis(document, key), True, f"{first} is of the whole study", "sweep keys of a point")
+            elif first not in keys:
                 problem = f'{key} leads nowhere: there is no key "{first}"'
                 yield Mistake(_axis(document, key), True, problem, did_you_mean(first, keys))
             if key == "topology":

@@ -76,6 +76,8 @@ def split_path(path: str, document: Value) -> list[str | int]:
     is ``topology.npus``, too.
     """
     data = document.data if isinstance(document.data, dict) else {}
+    if path.endswith("."):
+        return [path]
     inline, topologies = data.get("topology"), data.get("topologies")
     names = list(topologies.data) if topologies is not None and isinstance(topologies.data, dict) else []
     if topologies is None and inline is not None and path.startswith("topologies.topology."):
@@ -141,24 +143,28 @@ def _spelled_out(value: Value, path: str) -> dict[str, Value]:
     return {}
 
 
-def _put(value: Value, steps: Sequence[str | int], new: Value, place: str, path: str = "") -> Value:
+def _put(
+    value: Value, steps: Sequence[str | int], new: Value, place: str, path: str = "", key_mark: Mark | None = None
+) -> Value:
+    """The value with another below it. `key_mark`: the mark of keys that are new; by default that of their value."""
     step, rest = steps[0], steps[1:]
     below = join(path, step)
     data = value.data
     if isinstance(data, list):
         if not isinstance(step, int) or step >= len(data):
             raise UsageError(place, f"{path} is a list of {len(data)}", f"write {path}[0] to {path}[{len(data) - 1}]")
-        inner = _put(data[step], rest, new, place, below) if rest else new
+        inner = _put(data[step], rest, new, place, below, key_mark) if rest else new
         return replace(value, data=[*data[:step], inner, *data[step + 1 :]])
     if isinstance(step, str) and (data is None or not isinstance(data, dict)):
         data = _spelled_out(value, path) or (data if data is not None and not rest else {})
     if not isinstance(data, dict) or not isinstance(step, str):
-        raise UsageError(place, f"{path or 'the document'} has no keys below it", f"write --set {path}=VALUE")
-    if step not in data and rest and path in NAMED:
+        raise UsageError(place, f"{path or 'the document'} has no keys below it", f"write {path or 'a key'} alone")
+    if step not in data and path in NAMED and (rest or not isinstance(new.data, dict | list)):
         raise UsageError(place, f'"{step}" is not in {path}', did_you_mean(step, data))
     old = data.get(step, Value({}, new.mark, below))
-    inner = _put(old, rest, new, place, below) if rest else new
-    marks = {**value.key_marks, step: value.key_marks.get(step, value.mark) if step in data and rest else new.mark}
+    inner = _put(old, rest, new, place, below, key_mark) if rest else new
+    mark = value.key_marks.get(step, value.mark) if step in data and rest else key_mark or new.mark
+    marks = {**value.key_marks, step: mark}
     return replace(value, data={**data, step: inner}, key_marks=marks)
 
 
@@ -182,6 +188,16 @@ def _values(value: Value) -> list[tuple[str, Value]]:
         return list(value.data.items())
     items = value.data if isinstance(value.data, list) else [value]
     return [(label_of(item), item) for item in items]
+
+
+def key_mark(document: Value, key: str) -> Mark | None:
+    """Where a swept key is written."""
+    sweep = document.get("sweep")
+    groups = sweep.get("zip") if sweep is not None else None
+    listed = groups.data if groups is not None and isinstance(groups.data, list) else [groups]
+    return next(
+        (group.key_marks[key] for group in (sweep, *listed) if group is not None and key in group.key_marks), None
+    )
 
 
 def swept_values(axes: Sequence[Axis]) -> dict[str, tuple[str, ...]]:
@@ -310,11 +326,15 @@ class Resolver:
                     steps = split_path(path, self.document)
                     if steps[0] != key:
                         continue
-                    new = assignment[path]
+                    new, mark = assignment[path], key_mark(self.document, path)
                     try:
-                        value = _put(value or Value({}, new.mark, key), steps[1:], new, "", key) if steps[1:] else new
+                        if steps[1:]:
+                            value = _put(value or Value({}, new.mark, key), steps[1:], new, "", key, mark)
+                        else:
+                            value = new
                     except UsageError as error:
-                        return ScenarioError(f"{new.mark}: sweep.{path}", error.problem, error.remedy)
+                        # A wrong path is told once, at the key that says it, not for every value.
+                        return ScenarioError(f"{mark or new.mark}: sweep.{path}", error.problem, error.remedy)
             assert value is not None  # a key is used where the document has it, or a swept path leads to it
             return self._substitute(value, assignment, ())
         except ScenarioError as error:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrasim_py.core.errors import AstraError, ErrorList
+from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 
 GOOD = """\
@@ -110,6 +111,57 @@ def test_a_sweep_of_too_many_points_is_refused_with_the_count(tmp_path):
     text = changed("sweep:\n", f"sweep:\n{sweep}")
     lines = errors(tmp_path, text)
     assert any("8,000,000,000 points are more than the cap of 10,000" in line for line in lines)
+
+
+INLINE = """\
+topology: {shape: fat_tree, k: 4, bandwidth: 50 GB/s, latency: 500 ns}
+workload: [{all_reduce: {size: 1 MiB}}]
+sweep: {KEY: VALUES}
+"""
+
+
+@pytest.mark.parametrize(
+    "key", ["topology.bandwidth", "topologies.topology.bandwidth", "topology.fabric_bandwidth", "topology.links"]
+)
+def test_any_key_of_a_topology_can_be_swept(tmp_path, key):
+    values = (
+        "{none: [], slow: [{from: 0, to: edge0, bandwidth: 1 GB/s}]}" if key.endswith("links") else "[1 GB/s, 2 GB/s]"
+    )
+    scenario = load(tmp_path, INLINE.replace("KEY", key).replace("VALUES", values))
+    first, second = (point.spec.topology for point in expand(scenario))
+    name = key.rpartition(".")[2]
+    assert scenario.points == 2 and getattr(first, name) != getattr(second, name)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "expected"),
+    [
+        ("topology.bandwith", "[1 GB/s, 2 GB/s]", 'topology.bandwith: is not a key here; did you mean "bandwidth"?'),
+        ("topologies.foo.k", "[2, 4]", 'sweep.topologies.foo.k: "foo" is not in topologies; write one of topology'),
+        ("topologies.bandwidth", "[1 GB/s]", 'sweep.topologies.bandwidth: "bandwidth" is not in topologies; write one'),
+        ("topology.bandwidth.x", "[1, 2, 3]", "sweep.topology.bandwidth.x: topologies.topology.bandwidth has no keys"),
+        ("topology.", "[1, 2]", 'topology.: topology. leads nowhere: there is no key "topology."; did you mean'),
+        ("network.modle", "[fluid, analytical]", 'network.modle: is not a key here; did you mean "model"?'),
+        ("netwrk.model", "[fluid, analytical]", 'leads nowhere: there is no key "netwrk"; did you mean "network"?'),
+        ("algorithms.allreduce", "[ring, direct]", 'algorithms.allreduce: is not a collective; did you mean "all_re'),
+        ("name.x", "[1, 2]", "name.x: name is of the whole study; sweep keys of a point"),
+        (
+            "bandwidth",
+            "[1 GB/s, 2 GB/s]",
+            "is swept and never used; write $bandwidth where it belongs, sweep topology.ba",
+        ),
+        (
+            '"workload[3].all_reduce.size"',
+            "[1 KiB, 2 KiB]",
+            "workload is a list of 1; write workload[0] to workload[0]",
+        ),
+    ],
+)
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_wrong_path_of_a_sweep_is_told_once_at_the_path(tmp_path, key, values, expected, zipped):
+    text = INLINE.replace("KEY: VALUES", f"zip: [{{{key}: {values}}}]" if zipped else f"{key}: {values}")
+    (line,) = errors(tmp_path, text)
+    assert line.startswith(f"s.yaml:3:{16 if zipped else 9}: ") and expected in line
 
 
 # -- files ------------------------------------------------------------------------------------------------------
