@@ -1,19 +1,21 @@
 """What an exploration is: the keys under ``explore:``, and the cluster on which it is priced and simulated."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, ValidationInfo, WithJsonSchema
 
 from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.document import Mark, Value, join, read_document
-from astrasim_py.core.errors import AlgorithmError, ScenarioError
+from astrasim_py.core.errors import AlgorithmError, ScenarioError, UnitError
 from astrasim_py.core.fields import Count, Size, Text, choice, did_you_mean, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example, mistakes, tuples
+from astrasim_py.core.units import parse_size
 from astrasim_py.preparation.prepare import prepare, topology_of
 from astrasim_py.preparation.training import npu_of
 from astrasim_py.program.algorithm import Algorithm
@@ -26,7 +28,7 @@ from astrasim_py.system.compatible import TRAINING_FORM, exclusions
 from astrasim_py.topology.grid import group_dims
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.model import Topology
-from astrasim_py.training.memory import RESERVE
+from astrasim_py.training.memory import Reserve
 from astrasim_py.training.models import NamedModel
 from astrasim_py.training.network import LARGE, NetworkCosts
 from astrasim_py.training.prices import SIMULATED, Constants, Prices
@@ -59,6 +61,28 @@ _T = TypeVar("_T")
 #: Of a field that takes one value, a list of them, or ``auto``.
 _Values: TypeAlias = Annotated[tuple[_T, ...] | None, BeforeValidator(_listed)]
 _Sequences: TypeAlias = Annotated[int, whole(1, 2**31 - 1)]
+
+
+def _reserve(value: object) -> Reserve:
+    remedy = "write a size such as 4 GiB, a part such as 10 %, or 0.1"
+    percent = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", value.strip()) if isinstance(value, str) else None
+    part = float(percent[1]) / 100 if percent else value
+    if isinstance(part, int | float) and not isinstance(part, bool):
+        if not 0 <= part < 1:
+            raise wrong(f"{shown(value)} is not a part of the memory", remedy)
+        return Reserve(float(part))
+    try:
+        return Reserve(0.0, parse_size(value))
+    except UnitError:
+        raise wrong(f"{shown(value)} is not a reserve of memory", remedy) from None
+
+
+#: What stays free of an NPU's memory: a size, a percentage, or a part.
+_Reserve: TypeAlias = Annotated[
+    Reserve,
+    PlainValidator(_reserve),
+    WithJsonSchema({"type": ["string", "number"], "examples": ["4 GiB", "10 %", 0.1]}),
+]
 
 
 class Simulate(StrictModel):
@@ -116,8 +140,9 @@ class Explore(StrictModel):
     memory: Annotated[str, choice("fit", "ignore")] = Field(
         default="fit", description="refuse what does not fit, or price it"
     )
-    reserve: Annotated[float, Field(ge=0, lt=1)] = Field(
-        default=RESERVE, description="part of an NPU's memory that stays free where a configuration counts as a fit"
+    memory_reserve: _Reserve = Field(
+        default=Reserve(),
+        description="what stays free of an NPU's memory where a configuration counts as a fit: a size, or a part",
     )
     rates: Annotated[str, choice(*_RATES)] = Field(
         default="nominal", description="links and host as they are simulated, or as they are measured on real machines"
@@ -132,6 +157,14 @@ class Explore(StrictModel):
     algorithms: Any = Field(default=None, description="as in a scenario")
     collectives: Any = Field(default=None, description="as in a scenario")
     semantics: Any = Field(default=None, description="as in a scenario")
+
+    @classmethod
+    def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, Mapping) and "reserve" in value and "memory_reserve" not in value:
+            return {
+                "memory_reserve" if key == "reserve" else key: item for key, item in value.items()
+            }  # its first name
+        return value
 
     def _complete(self) -> None:
         if self.gbs is None:
@@ -169,6 +202,10 @@ class Exploration:
         npu = npu_of(self.point.spec.compute, self.keys.dtype)
         if npu is None:
             raise ScenarioError(self.place, "the NPU is not known", "write e.g. compute: {preset: dgx_h100}")
+        kept_free = self.keys.memory_reserve.of(npu.memory or 0)
+        if npu.memory and kept_free >= npu.memory:
+            problem = f"a reserve of {kept_free / 1e9:.1f} GB leaves nothing of {npu.memory / 1e9:.1f} GB"
+            raise ScenarioError(f"{self.place}.memory_reserve", problem, "write less, e.g. 4 GiB or 10 %")
         return system_of(self.topology, npu)
 
     @cached_property

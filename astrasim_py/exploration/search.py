@@ -63,7 +63,7 @@ class Priced:
                 "drop it",
             )
         ((_, layout),) = self.grid.layouts(np.array([number]))
-        return evaluate(layout, self.prices, reserve=self.exploration.keys.reserve).reason(0)
+        return evaluate(layout, self.prices, reserve=self.exploration.keys.memory_reserve).reason(0)
 
     def best(self) -> int:
         """The best configuration. Raises ScenarioError: none is possible."""
@@ -85,7 +85,7 @@ class Priced:
         numbers = np.asarray(numbers, dtype=np.int64)
         rows: dict[int, dict[str, Any]] = {}
         for positions, layout in self.grid.layouts(numbers):
-            ideal = alone = priced = evaluate(layout, self.prices, reserve=self.exploration.keys.reserve)
+            ideal = alone = priced = evaluate(layout, self.prices, reserve=self.exploration.keys.memory_reserve)
             if self.grid.ranks == self.exploration.ranks:  # otherwise there is no network
                 nominal = self.exploration.nominal
                 ideal = priced if self.prices is nominal else evaluate(layout, nominal)
@@ -136,7 +136,7 @@ def price(
     for first in range(0, total, CHUNK):
         numbers = np.arange(first, min(first + CHUNK, total))
         for positions, layout in grid.layouts(numbers):
-            evaluated = evaluate(layout, prices, reserve=exploration.keys.reserve)
+            evaluated = evaluate(layout, prices, reserve=exploration.keys.memory_reserve)
             selected = numbers[positions]
             refused = evaluated.broken != MEMORY if exploration.keys.memory == "ignore" else True
             broken = np.where(refused, evaluated.broken, -1)

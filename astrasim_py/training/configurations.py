@@ -6,7 +6,7 @@ import numpy as np
 
 from astrasim_py.topology.hardware import ExpandedMemory
 from astrasim_py.training.closed_form import step, terms
-from astrasim_py.training.memory import KINDS, expand, peak_memory, shortage
+from astrasim_py.training.memory import KINDS, NO_RESERVE, Reserve, expand, peak_memory, shortage
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.rules import RULES, first_broken
 from astrasim_py.training.strategy import Layouts
@@ -50,19 +50,19 @@ class Configurations:
 
 
 def evaluate(
-    layout: Layouts, prices: Prices, expanded: ExpandedMemory | None = None, reserve: float = 0
+    layout: Layouts, prices: Prices, expanded: ExpandedMemory | None = None, reserve: Reserve = NO_RESERVE
 ) -> Configurations:
     """Price layouts whose numbers are arrays of one length (or single numbers, the same for all).
 
     `expanded`: memory beyond the NPU's; by default what its compute rates name. `prices.expanded` is
-    called with it. `reserve`: part of the NPU's own memory that stays free.
+    called with it. `reserve`: what stays free of the NPU's own memory.
     """
     sizes = (len(value) for value in layout.__dict__.values() if isinstance(value, np.ndarray))
     count = max(sizes, default=1)
     compute = prices.system.compute
     expanded = expanded or compute.expanded_memory
     capacity = int(compute.memory + (expanded.size if expanded else 0))
-    kept_free = int(compute.memory * reserve)
+    kept_free = reserve.of(compute.memory)
     broken = np.broadcast_to(first_broken(layout), count).copy()
     memory = {kind: np.zeros(count, np.int64) for kind in KINDS}
     parts = {field.name: np.full(count, np.nan) for field in fields(StepTime)}

@@ -25,6 +25,19 @@ FRAMEWORK_SHARE, FRAMEWORK_BYTES = 80, 4 * 10**9
 #: fragments take beyond the estimate. Of published runs on 80 GB, none of 890 that ran needs more than the rest by this
 #: estimate, and 87 % of 975 that ran out of memory do.
 RESERVE = 0.1
+
+
+class Reserve(NamedTuple):
+    """What stays free of an NPU's own memory: a part of it, or a number of bytes."""
+
+    part: float = RESERVE
+    nbytes: int = 0
+
+    def of(self, memory: float) -> int:
+        return self.nbytes + int(memory * self.part)
+
+
+NO_RESERVE = Reserve(0.0)
 #: Bytes of optimizer state per parameter: a copy of the weights and two moments, 4 bytes each.
 STATE_BYTES = 12
 #: Kinds that placement moves out of local memory, the least used first.

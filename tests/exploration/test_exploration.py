@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from itertools import pairwise
 from types import SimpleNamespace
@@ -154,16 +155,31 @@ def test_memory_that_is_short_is_a_reason_unless_ignored(explored):
     assert explored(text + "  reserve: 0\n").reason(number)[0].count("GB more than 85.9 GB;") == 1
 
 
-@pytest.mark.parametrize("reserve", [0, 0.1, 0.5])
+@pytest.mark.parametrize("reserve", [0, 0.1, 0.5, "50 %", "4 GiB"])
 def test_a_fit_leaves_the_reserve(explored, reserve):
     """The boundary is met exactly: the configuration that needs most still fits, and any byte more would not."""
     text = SMALL.replace("layers: 4", "layers: 24")
-    priced = explored(f"{text}  reserve: {reserve}\n")
-    limit = 80 * 2**30 - int(80 * 2**30 * reserve)
+    priced = explored(f"{text}  memory_reserve: {reserve}\n")
+    limit = 80 * 2**30 - ({"4 GiB": 4 * 2**30, "50 %": 40 * 2**30}.get(reserve) or int(80 * 2**30 * reserve))
     everything = explored(text + "  memory: ignore\n")
     needs = everything.memory[everything.reasons < 0]
     assert len(priced.possible) == np.count_nonzero(needs <= limit) < len(needs)
     assert priced.refused["memory"] >= np.count_nonzero(needs > limit)
+
+
+@pytest.mark.parametrize(
+    ("reserve", "problem"),
+    [
+        ("4 GB/s", '"4 GB/s" is not a reserve of memory'),
+        ("120 %", '"120 %" is not a part of the memory'),
+        ("-0.1", "-0.1 is not a part"),
+        ("100 GiB", "a reserve of 107.4 GB leaves nothing of 85.9 GB"),
+    ],
+)
+def test_a_reserve_that_is_none_is_refused_with_its_place(explored, reserve, problem):
+    with pytest.raises(AstraError, match=re.escape(problem)) as caught:
+        explored(f"{SMALL}  memory_reserve: {reserve}\n")
+    assert "memory_reserve" in str(caught.value) and "4 GiB" in str(caught.value)
 
 
 @pytest.mark.parametrize(("objective", "best"), [("time", 2), ("tokens", 1), ("memory", 0)])
