@@ -186,11 +186,12 @@ def test_all_that_a_network_model_may_use_is_described(page):
 
     ring = ap.build_topology(shape="ring", npus=2, bandwidth="1 GB/s", latency="1 us")
     ap.simulate(ap.collective("all_gather", "1 KiB", ring, model="mine", factory=Looks))
-    table = page("extend.md").partition("A model may use these fields")[2].partition("An error in your model")[0]
-    of_message, _, of_link = table.partition("| of a link |")
     simpy = {*dir(Resource), *vars(Resource(Environment()))} - {"request"}
-    for text, kind, own in ((of_message, Message, met["message"]), (of_link, Link, met["link"])):
-        names = {name for name in (*vars(kind), *own) if not name.startswith("_")}
+    for kind, instance in ((Message, met["message"]), (Link, met["link"])):
+        names = {name for name in (*vars(kind), *instance) if not name.startswith("_")}
         names -= simpy if kind is Link else set()
-        first = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
-        assert {name for cell in first for name in re.findall(r"`(\w+)", cell)} | {"at"} == names | {"at"}
+        methods = {name for name, value in vars(kind).items() if callable(value) or isinstance(value, property)}
+        assert all(inspect.getdoc(vars(kind)[name]) for name in names & methods)
+        texts = [kind.__doc__, *re.findall(r"#: (.*)", inspect.getsource(kind))]
+        assert names - methods - set(re.findall(r"`(\w+)`", " ".join(texts))) == set(), kind
+    assert "docstrings of `Message` and `Link`" in " ".join(page("extend.md").split())

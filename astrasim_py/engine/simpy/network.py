@@ -46,10 +46,12 @@ class At(Signal):
 
 
 class Link(simpy.Resource):
-    """A directed channel of a `latency` (ps) and a `bandwidth` (bytes/s), first come first served.
+    """A directed channel of a `latency` (ps) and a `bandwidth` (a fraction, bytes/s), first come first served.
 
-    It counts its messages and bytes, and messages that waited while a slower link fed it; `free` is the time (ps) at
-    which the last served message leaves it.
+    `index` is its number in the topology, and `simulation` the run. `free` is the time (ps) at which the last served
+    message leaves it. It has counted so far: `bytes`, `messages`, `busy` time and waiting (`queued`, both in ps), the
+    longest queue (`max_queue`), and messages that waited while a slower link fed it (`held_up`). Times are rounded by
+    `rounding`, the rule of the semantics.
     """
 
     _env: Environment
@@ -62,7 +64,8 @@ class Link(simpy.Resource):
         self.rounding = simulation.plan.problem.semantics.rounding
         self.free = self.bytes = self.messages = self.busy = self.queued = self.max_queue = self.held_up = 0
         self._fed = False
-        #: Time (ps) for a number of bytes to enter the link; and until their last byte is at the other end.
+        #: Time (ps) for a number of bytes to enter the link (`transfer`); and until their last byte is at the other end
+        #: (`crossing`).
         self.transfer, self.crossing = cache(self._transfer), cache(self._crossing)
         self._starts: deque[int] = deque()
 
@@ -164,17 +167,17 @@ class Communicator:
 
 
 class Message:
-    """A message from NPU `src` to NPU `dst`: `bytes` over the links of a `route`, into the mailbox of its receive.
+    """A message from NPU `src` to NPU `dst`: `bytes` over the links of a `route`, into the `mailbox` of its receive.
 
-    `pair` is its queue pair. `graph` and `node` are its send, issued at `since` (ps); `number` is its place in the
-    order of issue. `row` is its row in the message table. `hop_latency` (ps) prolongs every hop, `first_latency` the
+    A switch that computes is its vertex. `pair` is its queue pair, equal for messages of equal ends and queue pair.
+    `graph` and `node` are its send, issued at `since` (ps); `number` is its place in the order of issue. `row` is its row in the message table. `hop_latency` (ps) prolongs every hop, `first_latency` the
     first; `connections` are those of its call, if any, on which its pace ends at `paced` (ps). `at` and `tail` belong
     to the model: the link of the route that it is at, and the time (ps) at which its last byte is there.
     """
 
     at = tail = hop_latency = paced = 0
     connections = None
-    #: Whether its send is done, or will be by the event of number `send_event`.
+    #: Whether its send is done (`send_done`), or will be by the event of number `send_event`.
     send_done, send_event = False, 0
 
     def __init__(self, graph, node: int, nbytes: int, mailbox: Mailbox, since: int) -> None:
