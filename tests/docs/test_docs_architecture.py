@@ -63,7 +63,7 @@ def test_every_name_is_defined_somewhere():
 
 
 def test_every_room_is_on_the_page():
-    rows = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| `.*? \|", TEXT, re.MULTILINE))))
+    rows = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\* (`.*?):", TEXT, re.MULTILINE))))
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= rows | {"page"}
 
 

@@ -170,9 +170,10 @@ class Message:
     """A message from NPU `src` to NPU `dst`: `bytes` over the links of a `route`, into the `mailbox` of its receive.
 
     A switch that computes is its vertex. `pair` is its queue pair, equal for messages of equal ends and queue pair.
-    `graph` and `node` are its send, issued at `since` (ps); `number` is its place in the order of issue. `row` is its row in the message table. `hop_latency` (ps) prolongs every hop, `first_latency` the
-    first; `connections` are those of its call, if any, on which its pace ends at `paced` (ps). `at` and `tail` belong
-    to the model: the link of the route that it is at, and the time (ps) at which its last byte is there.
+    `graph` and `node` are its send, issued at `since` (ps); `number` is its place in the order of issue. `row` is its
+    row in the message table. `hop_latency` (ps) prolongs every hop, `first_latency` the first; `connections` are those
+    of its call, if any, on which its pace ends at `paced` (ps). `at` and `tail` belong to the model: the link of the
+    route that it is at, and the time (ps) at which its last byte is there.
     """
 
     at = tail = hop_latency = paced = 0
