@@ -13,7 +13,8 @@ from astrasim_py.core.fields import did_you_mean
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", nargs="?", metavar="KIND", help=", ".join(LISTS))
+    known = [*LISTS, *VERBS["list"].actions]
+    parser.add_argument("kind", nargs="?", choices=known, metavar="KIND", help=", ".join(LISTS))
     format_option(parser)
 
 

@@ -29,6 +29,9 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
 
+    def complete(self) -> None:
+        """Add what is added only once this parser is wanted."""
+
     def error(self, message: str) -> NoReturn:
         remedy = "see --help"
         if unknown := re.match(r"unrecognized arguments: (--[\w-]+)", message):

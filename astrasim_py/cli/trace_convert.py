@@ -21,10 +21,13 @@ class _Reader(Parser):
 
     reader = ""
 
-    def parse_known_args(self, args=None, namespace=None):
+    def complete(self) -> None:
         if self.reader:
             trace_reader(self.reader).arguments(self)
             self.reader = ""
+
+    def parse_known_args(self, args=None, namespace=None):
+        self.complete()
         return super().parse_known_args(args, namespace)
 
 

@@ -74,6 +74,7 @@ VERBS = {
         {
             "topology": Verb("say what a topology has, and draw it", "topology"),
             "schema": Verb("print the JSON Schema of scenarios", "schema"),
+            "completion": Verb("print a script that completes words in bash, zsh or fish", "completion"),
         },
     ),
     "new": Verb(

@@ -40,7 +40,7 @@ def test_every_list_has_a_line_for_each_item(capsys, monkeypatch):
         lines = out(capsys, "list", kind).splitlines()
         assert len(lines) == len(rows) + 2 > 5 and max(map(len, lines)) <= 80
         assert all(row["about"] and next(iter(row.values())) in line for row, line in zip(rows, lines[2:], strict=True))
-    assert main(["list", "machine"]) == 2 and "there is no list" in capsys.readouterr().err
+    assert main(["list", "machine"]) == 2 and "none of its values" in capsys.readouterr().err
 
 
 def test_lists_hold_what_others_have_added(capsys, monkeypatch):
