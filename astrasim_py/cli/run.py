@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from astrasim_py.cli import options
 from astrasim_py.cli.options import TABLES
+from astrasim_py.core.choices import NO_TITLE
 from astrasim_py.core.errors import UsageError, worst
 from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import number_of
@@ -138,7 +139,7 @@ def _show(result: "RunResult", rows: "Sequence[Row]", plots: "Sequence[PlotSpec]
     from astrasim_py.report.tables import collectives_text
     from astrasim_py.results.repeats import medians
 
-    if result.title:
+    if result.title.lower() not in NO_TITLE:
         print(result.title)
     width = options.terminal_width()
     print(_rows_text(rows, plots, width, args) if rows else "no row meets --where")

@@ -37,3 +37,5 @@ LIBRARY_ALGORITHMS = ("ring", "tree", SWITCH)
 
 #: Libraries that can be named in place of a builder: their choice of algorithm and protocol is simulated.
 LIBRARIES = ("nccl",)
+#: Titles of a scenario or a figure that say that it has none.
+NO_TITLE = ("", "none")

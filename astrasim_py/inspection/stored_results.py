@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from astrasim_py.core.choices import AUTO, FOLDED, LEVELS
+from astrasim_py.core.choices import AUTO, FOLDED, LEVELS, NO_TITLE
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.records import (
@@ -120,7 +120,7 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
     notes: list[str] = []
     title = str(study.get("title") or study.get("scenario") or folder.name)
     if os.path.exists(Path(path) / stored_points.MANIFEST):
-        title = f"{title}: {points[0].manifest.point}"
+        title = title if title.lower() in NO_TITLE else f"{title}: {points[0].manifest.point}"
         kinds = [*_OF_A_POINT, *(["utilisation"] if points[0].manifest.level == "messages" else [])]
         specs = [{"kind": kind, "name": f"{points[0].folder.name}-{kind}"} for kind in kinds]
     else:

@@ -6,11 +6,13 @@ matplotlib, and what draws a kind, is imported when one is drawn, not before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from astrasim_py.core.by_need import load
+from astrasim_py.core.choices import NO_TITLE
 from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.records import Table
 from astrasim_py.report import figure_style as style
@@ -90,8 +92,12 @@ def figure_of(
     kind = spec["kind"]
     if kind not in KINDS:
         raise ScenarioError(f"{place}.kind", f'"{kind}" is unknown', f"write one of {', '.join(KINDS)}")
-    sheet = Sheet(heading=spec.get("title") or title, width=spec.get("width"), legend=spec.get("legend"), on=on)
+    heading = title if spec.get("title") is None else spec["title"]
+    bare = heading.lower() in NO_TITLE
+    sheet = Sheet(heading="" if bare else heading, width=spec.get("width"), legend=spec.get("legend"), on=on)
     if kind in _OF_RECORDS:
+        if bare and len(panels) == 1:
+            panels = [replace(panels[0], title="")]
         drawing = load(_OF_RECORDS[kind])(sheet, spec, panels)
     else:
         grid = Grid(spec, medians(_finished(spec, rows)), place, by_point=kind in _BY_POINT)

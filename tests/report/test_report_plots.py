@@ -118,6 +118,17 @@ def test_figures_carry_no_date():
     assert not re.search(rb"<dc:date>|matplotlib v|Matplotlib v", svg)
 
 
+@pytest.mark.parametrize("title", ["none", "None", ""])
+def test_a_figure_may_have_no_title(title):
+    """Said of the figure, or of the scenario; the room of the title goes, too."""
+    titled = figure(SPECS["time"], rows(), title="A scenario")
+    assert titled.get_suptitle() == "A scenario"
+    for spec, of_scenario in ((SPECS["time"] | {"title": title}, "A scenario"), (SPECS["time"], title)):
+        bare = figure(spec, rows(), title=of_scenario)
+        assert bare.get_suptitle() == "" and bare.get_figheight() < titled.get_figheight()
+    assert figure(SPECS["time"] | {"title": "Mine"}, rows(), title="none").get_suptitle() == "Mine"
+
+
 def test_text_of_the_user_is_never_mathematics():
     evil = r"$\frac{1}{0} <script> & \$ _^"
     data = rows(series=(evil, "a\nb\x07", "$", "x" * 500))
