@@ -56,17 +56,27 @@ def room_text(estimate: Mapping[str, Any]) -> str:
 
 
 def step_text(estimate: Mapping[str, Any], row: Row) -> str:
-    """The closed form, and the simulated step: links at nominal rates, no host, only what is stated is hidden."""
+    """The closed form and the simulated step, each with what it holds for."""
     simulated = (row.time_ns or Decimal(0)) / 10**9
     exposed = (row.exposed_comm_ns or Decimal(0)) / 10**9
-    gap = 100 * (estimate["nominal_step_s"] / float(simulated) - 1)
-    model = "the same" if estimate["routing"] == "balanced" else "balanced routing"
-    return "\n".join(
+    nominal = estimate["nominal_step_s"]
+    gap = round(100 * (nominal / float(simulated) - 1), 1) + 0.0  # no negative zero
+    lines = [
         (
-            explain_text(estimate),
-            "",
-            "the step above has rates and host times as measured on real machines; simulated, with links at their "
-            f"nominal rates and no host, it takes {simulated:.6g} s; {exposed:.4g} s of communication are exposed; "
-            f"the closed form for {model} is {estimate['nominal_step_s']:.6g} s ({gap:+.1f} %)",
-        )
-    )
+            "predicted, as above",
+            f"{estimate['step_s']:.4g} s",
+            "a real machine: links at measured rates, a host that launches kernels",
+        ),
+        (
+            "simulated",
+            f"{simulated:.6g} s",
+            f"links at nominal rates, no host; {exposed:.4g} s of communication are exposed",
+        ),
+        (
+            "closed form of the same" if estimate["routing"] == "balanced" else "closed form, balanced routing",
+            f"{nominal:.6g} s",
+            f"{gap:+.1f} % beside the simulated step",
+        ),
+    ]
+    table = text_table(("a step", "time", "what it holds for"), lines, (False, True, False))
+    return f"{explain_text(estimate)}\n\n{table}"
