@@ -1,13 +1,18 @@
 """The site, made by Sphinx: ``sphinx-build -W --keep-going docs build/site``.
 
-The pages are those of this folder, as they are. Navigation is that of index.md; reference/api.md gets docstrings.
+The pages are those of this folder, as they are. Navigation is that of index.md; reference/api.md gets docstrings,
+reference/keys.md every key of scenarios, reference/presets.md the sources of figures.
 """
 
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 
 from sphinx.errors import ExtensionError
+
+sys.path.insert(0, str(Path(__file__).parent))
+import expanded
 
 project = "astrasim_py"
 copyright = "the astrasim_py developers"
@@ -61,7 +66,12 @@ def _without_links_out(text: str, page: str) -> str:
 
 def _read(app, page: str, source: list[str]) -> None:
     source[0] = _without_links_out(source[0], page)
-    change = {"index": _navigation, "reference/api": _docstrings}.get(page)
+    change = {
+        "index": _navigation,
+        "reference/api": _docstrings,
+        "reference/keys": lambda text: f"{text}\n{expanded.keys()}\n",
+        "reference/presets": lambda text: f"{text}\n{expanded.sources()}\n",
+    }.get(page)
     if change:
         source[0] = change(source[0])
 

@@ -135,21 +135,11 @@ def links() -> str:
     return "\n".join(f"* `{name}`: {link['bandwidth']}, {link['latency']}" for name, link in rates.items())
 
 
-def sources() -> str:
-    """Every source once, with the presets that take figures from it."""
-    named: dict[str, list[str]] = {}
-    for name in preset_names():
-        for source in preset_content(name)["source"]:
-            names = named.setdefault(source["where"], [])
-            names += [] if name in names else [name]
-    return "\n".join(f"* {where}: {', '.join(f'`{name}`' for name in names)}" for where, names in named.items())
-
-
 def presets() -> None:
     """Write the tables of docs/reference/presets.md, each below its heading."""
     path = DOCS / "reference" / "presets.md"
     text = path.read_text("utf-8")
-    for heading, table in (("Machines", machines()), ("Links", links()), ("Sources", sources())):
+    for heading, table in (("Machines", machines()), ("Links", links())):
         before, _, after = text.partition(f"<!-- {heading} -->\n")
         text = f"{before}<!-- {heading} -->\n{table}\n\n{after.partition(chr(10) * 2)[2]}"
     path.write_text(f"{text.rstrip()}\n", "utf-8")

@@ -131,14 +131,18 @@ class Training(StrictModel):
     microbatches: Annotated[int, whole(1, 2**31 - 1, example=8)] | None = Field(
         default=None, description="of an iteration, for gbs"
     )
-    tp: Count = 1
-    pp: Count = 1
-    cp: Count = 1
-    ep: Count = 1
+    tp: Count = Field(default=1, description="tensor parallel ranks")
+    pp: Count = Field(default=1, description="pipeline stages")
+    cp: Count = Field(default=1, description="context parallel ranks: a ring of keys and values")
+    ep: Count = Field(default=1, description="ranks that share the experts")
     etp: Count = Field(default=1, description="tensor parallel ranks of an expert")
-    dp: Annotated[int | str, choice("fill", whole_numbers=True)] = "fill"
+    dp: Annotated[int | str, choice("fill", whole_numbers=True)] = Field(
+        default="fill", description="data parallel ranks; fill: all that are left"
+    )
     vp: Count | None = Field(default=None, description="chunks of layers per pipeline rank")
-    zero: Annotated[int, whole(0, 3)] = 0
+    zero: Annotated[int, whole(0, 3)] = Field(
+        default=0, description="what is sharded: 1 the optimizer's state, 2 also gradients, 3 also weights"
+    )
     zero_group: Count | None = Field(
         default=None, description="ranks that share one copy of the state that ZeRO shards; all"
     )
@@ -147,17 +151,23 @@ class Training(StrictModel):
     recompute: Recomputation = Field(
         default="none", description="none, attn, half, selective_op, full, or a part such as 0.2"
     )
-    schedule: Annotated[str, choice(*SCHEDULES)] | None = None
-    overlap: Overlap = Overlap()
-    dtype: Annotated[str, choice(*ELEMENT)] = "bf16"
-    attention: Annotated[str, choice(*ATTENTIONS)] = "auto"
+    schedule: Annotated[str, choice(*SCHEDULES)] | None = Field(
+        default=None, description="order of passes; by default 1f1b, interleaved with chunks of layers"
+    )
+    overlap: Overlap = Field(default=Overlap(), description="communication that runs beside computation")
+    dtype: Annotated[str, choice(*ELEMENT)] = Field(default="bf16", description="of matrix products")
+    attention: Annotated[str, choice(*ATTENTIONS)] = Field(
+        default="auto", description="kernel, of those that the preset of compute has figures for"
+    )
     grad_dtype: Annotated[str, choice("bf16", "fp32")] | None = Field(
         default=None, description="of gradients; fp32 with dtype fp32"
     )
-    fused_loss: bool = False
+    fused_loss: bool = Field(default=False, description="logits are kept once")
     bucket: Size | None = Field(default=None, description="gradients are reduced in messages of this size")
-    nodes: Annotated[str, choice("coarse", "fine")] = "coarse"
-    routing: Routing = Routing()
+    nodes: Annotated[str, choice("coarse", "fine")] = Field(
+        default="coarse", description="of computation: two a layer and pass, or one an operation"
+    )
+    routing: Routing = Field(default=Routing(), description="of tokens to experts")
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
@@ -263,7 +273,7 @@ class Layout(Generic[N]):
     overlap: Overlap = Overlap()
     dtype: str = "bf16"
     attention: str = "auto"
-    fused_loss: bool = False
+    fused_loss: bool = Field(default=False, description="logits are kept once")
     bucket: int | None = None
     nodes: str = "coarse"
     routing: Routing = Routing()
