@@ -188,6 +188,7 @@ def _panel(source: Problem | Records, level: str) -> tuple[Records, Panel]:
         jobs=jobs if len(set(jobs.values())) > 1 else {},
         npu_of=plan.npu_of[: plan.npu_ranks],
         switches=plan.switches,
+        cut=source.topology.cut,
         shares=source.network.model == FLUID,
     )
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from astrasim_py.core.errors import AstraError, UsageError
-from astrasim_py.core.records import Records, Table
+from astrasim_py.core.records import Records
 from astrasim_py.engine.simulation import plan_for
 from astrasim_py.inspection.point_choice import one_of, parse_words, points_named, worst_of
 from astrasim_py.inspection.stored_results import at_level, point_of, records_of
 from astrasim_py.preparation.prepare import prepare
-from astrasim_py.report.page import packed, page_data, page_html, vertex_names
+from astrasim_py.report.page import packed, page_data, page_html
 from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs import astra_sim_point
 from astrasim_py.scenario.expand import Point
@@ -58,25 +58,17 @@ def run_data(stored: StoredPoint) -> dict:
     """What the page needs of a stored point of level ``messages``."""
     records = records_of(stored)
     longer = stored.summary.hop_latency_ps
-    vertex, point = stored.table("vertex"), _made_from(stored)
+    point = _made_from(stored)
     return page_data(
         stored.manifest.point,
         records,
-        vertex,
+        stored.table("vertex"),
         stored.table("edge"),
         stored.summary.npu_of,
         _chunks(point, records),
         longer,
-        broken_links(point.config["topology"] if point else {}, vertex),
+        stored.summary.cut_links,
     )
-
-
-def broken_links(topology: Mapping, vertex: Table) -> list[tuple[int, int]]:
-    """Ends of the links that a topology, as written, names as failed."""
-    number = {name: v for v, name in enumerate(vertex_names(vertex))}
-    links = (topology.get("failed") or {}).get("links") or ()
-    pairs = [link if isinstance(link, list) else [link["from"], link["to"]] for link in links]
-    return [(number[str(a)], number[str(b)]) for a, b in pairs]
 
 
 def _made_from(stored: StoredPoint) -> Point | None:

@@ -14,7 +14,7 @@ from astrasim_py.core.document import parse_document
 from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.engine.simulation import plan_for, predicted_hops, simulate
 from astrasim_py.inspection.stored_results import point_of
-from astrasim_py.inspection.view import broken_links, message_chunks
+from astrasim_py.inspection.view import message_chunks
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.report.page import packed, page_data
 from astrasim_py.results.stored_points import StoredPoint
@@ -272,6 +272,6 @@ def _run(run: Run) -> dict[str, Any]:
         plan.npu_of[: plan.npu_ranks],
         message_chunks(plan, records),
         hop_latency(plan),
-        broken_links(point.config["topology"], vertex),
+        topology.cut,
     )
     return {"run": packed(data, level=1), "time_ps": records.makespan}

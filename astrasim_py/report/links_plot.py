@@ -9,7 +9,7 @@ from astrasim_py.core.records import Categorical
 from astrasim_py.report import figure_style as style
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.record_plots import PANELS, Panel, joined, places
-from astrasim_py.topology.drawing import COMPUTING, FAILED, draw_network
+from astrasim_py.topology.drawing import COMPUTING, CROSS, FAILED, draw_network
 
 #: Networks of more vertices are shown as bars.
 MOST_VERTICES = 128
@@ -44,7 +44,8 @@ def draw_links(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
         npus = {panel.npu_of[rank] if len(panel.npu_of) else rank: of_job[job] for rank, job in panel.jobs.items()}
         names = [style.clean(name, 24) for name in texts(vertex["name"])]
         lost = np.isin(edge["link"], panel.failed)
-        draw_network(axes, x, y, switch, names, edge["src"], edge["dst"], use, scale, npus, lost, set(panel.switches))
+        ends = edge["src"], edge["dst"]
+        draw_network(axes, x, y, switch, names, *ends, use, scale, npus, lost, set(panel.switches), panel.cut)
     if not all(panel.tables["link"]["busy"].any() for panel in panels):
         notes.append("links: under this network model, or below level links, no link is ever busy")
     if shown:
@@ -118,6 +119,8 @@ def _legend(panels: Sequence[Panel], of_job: Mapping[str, tuple]) -> list:
         entries[_MOST_JOBS - 1 :] = [(Patch(alpha=0), f"and {len(entries) - _MOST_JOBS + 1} more jobs")]
     if any(panel.switches for panel in panels):
         entries.append((Patch(**COMPUTING), "switch that computes"))
+    if any(panel.cut for panel in panels):
+        entries.append((Line2D([], [], **{**FAILED, **CROSS, "linestyle": FAILED["linestyle"]}), "link that is down"))
     if any(len(panel.failed) for panel in panels):
         entries.append((Line2D([], [], **FAILED), "link that failed at some time"))
     return entries

@@ -71,7 +71,7 @@ def page_data(
         "status": records.outcome.status,
         "cause": records.outcome.cause,
         "npu_of": list(npu_of),
-        "broken": [list(ends) for ends in broken],
+        "broken": [list(ends) for ends in dict.fromkeys((min(ends), max(ends)) for ends in broken)],
         "vertices": {
             "name": vertex_names(vertex),
             "switch": switch.astype(int).tolist(),

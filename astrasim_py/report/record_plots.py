@@ -19,7 +19,8 @@ class Panel:
     """The input of a figure of records for one point. `tables`: ``link``, ``vertex`` and ``edge`` (links), ``node`` and
     ``collective`` (gantt), ``hop``, ``message`` and ``edge`` (utilisation). `jobs`: rank → its job, of several jobs.
     `npu_of`: rank → NPU; the rank itself where empty. `switches`: names of those that took part in collectives, whose
-    ranks follow the others. `failed`: links that failed at some time. `shares`: messages share the bandwidth of links.
+    ranks follow the others. `cut`: ends of links that had failed before. `failed`: links that failed at some time.
+    `shares`: messages share the bandwidth of links.
     """
 
     title: str
@@ -28,6 +29,7 @@ class Panel:
     jobs: Mapping[int, str] = field(default_factory=dict)
     npu_of: Sequence[int] = ()
     switches: Sequence[str] = ()
+    cut: Sequence[tuple[int, int]] = ()
     failed: Sequence[int] = ()
     shares: bool = False
 

@@ -317,6 +317,9 @@ class Summary(Record):
     qps: Annotated[int, About("queue pairs of two NPUs", kept="set")] = 1
     switches: Annotated[tuple[str, ...], About("switches that compute, in the order of their ranks", kept="set")] = ()
     switch_latency_ps: Annotated[int, About("what their messages take longer", "ps", "set")] = 0
+    cut_links: Annotated[
+        tuple[tuple[int, int], ...], About("ends of the links that had failed before the run", kept="set")
+    ] = ()
     link_events: Annotated[tuple[LinkEventRow, ...], About("what happened to links", kept="set")] = ()
     hints: Annotated[tuple[str, ...], About("what could be better", kept="set")] = ()
     unused: Annotated[tuple[str, ...], About("what the point says and does not use", kept="set")] = ()

@@ -111,6 +111,7 @@ def panel(point: StoredPoint, kind: str, keys: Collection[str] | None = None) ->
         tables=point.tables(*_TABLES[kind]),
         npu_of=point.summary.npu_of,
         switches=point.summary.switches,
+        cut=point.summary.cut_links,
         failed=sorted({link for event in point.summary.link_events for link in event.failed}),
         jobs={rank: part.job for part in parts for rank in part.ranks} if len(parts) > 1 else {},
         shares=point.row.network_model == FLUID,

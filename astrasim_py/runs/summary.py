@@ -135,6 +135,7 @@ def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] =
         qps=problem.network.qps,
         switches=tuple(plan.switches),
         switch_latency_ps=computing.latency_ps if computing and plan.switches else 0,
+        cut_links=topology.cut,
         link_events=_link_events(plan, records),
     )
 

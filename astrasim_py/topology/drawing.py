@@ -11,10 +11,18 @@ import numpy as np
 FAILED: dict[str, Any] = {"color": "#D55E00", "linestyle": (0, (2, 2)), "linewidth": 1.2}
 COMPUTING: dict[str, Any] = {"facecolor": "#F0E442", "edgecolor": "#333333"}
 _SWITCH, _LINE, _IDLE = "#dddddd", "#777777", "#dcdcdc"
+#: What marks a link that is gone.
+CROSS: dict[str, Any] = {
+    "color": FAILED["color"],
+    "marker": "x",
+    "markersize": 6,
+    "markeredgewidth": 1.6,
+    "linestyle": "",
+}
 #: Largest diameter of a vertex, largest and smallest size of numbers in it, points.
 _LARGE, _FONT, _SMALL = 16.0, 7.0, 4.4
-#: More links have no heads of arrows.
-_MOST_HEADS = 320
+#: More links have no heads of arrows; longest and shortest head, points.
+_MOST_HEADS, _HEAD, _SHORTEST = 320, 4.0, 1.2
 
 
 def draw_network(
@@ -30,6 +38,7 @@ def draw_network(
     npus: Mapping[int, object] | None = None,
     failed: np.ndarray | None = None,
     computing: Collection[str] = (),
+    cut: Sequence[tuple[int, int]] = (),
 ) -> None:
     """Draw vertices and links into axes.
 
@@ -37,6 +46,7 @@ def draw_network(
     the time that each link was busy, -1 where it carried nothing; `colours`: the scale for it, a matplotlib Normalize;
     without `use` all links look the same, and two of opposite directions are one line. `npus`: NPU → its colour.
     `failed`: whether each link failed at some time. `computing`: names of switches that took part in collectives.
+    `cut`: ends of links that are gone; they are drawn dashed, with a cross.
 
     A link around a row of vertices, from its last one to its first one, is drawn as two ends that leave the row.
     """
@@ -47,7 +57,10 @@ def draw_network(
     unit = _points(axes, x, y)
     size = _diameter(x, y, unit)
     two_way = np.isin(src.astype(np.int64) * len(x) + dst, dst.astype(np.int64) * len(x) + src)
-    paths = _paths(x, y, src, dst, (1.5 if use is not None else 0.0) / unit * two_way, (0.5 * size + 7) / unit)
+    gone = np.array(sorted({(min(pair), max(pair)) for pair in cut}), dtype=src.dtype).reshape(-1, 2)
+    beside = np.append((1.5 if use is not None else 0.0) / unit * two_way, np.zeros(len(gone)))
+    paths = _paths(x, y, np.append(src, gone[:, 0]), np.append(dst, gone[:, 1]), beside, (0.5 * size + 7) / unit)
+    paths, paths_cut = paths[: len(src)], paths[len(src) :]
     wide = 1.3 if len(src) <= 200 else 0.9 if len(src) <= 800 else 0.5
     rows = np.flatnonzero(~two_way | (src < dst)) if use is None else np.flatnonzero(use >= 0)
     if use is not None:
@@ -57,7 +70,7 @@ def draw_network(
     fill = {"facecolors": _LINE} if use is None else look
     parts: list[Collection] = [LineCollection(list(paths[rows]), linewidths=wide, zorder=2, capstyle="butt", **look)]
     headed = rows[~two_way[rows]] if use is None else rows if len(rows) <= _MOST_HEADS else rows[:0]
-    heads = _heads(paths[headed], 3.2 / unit)
+    heads = _heads(paths[headed], size / unit, _HEAD / unit, _SHORTEST / unit)
     long = np.isfinite(heads).all(axis=(1, 2))
     parts.append(PolyCollection(heads[long], linewidths=0, zorder=3, **fill))
     for part, links in zip(parts, (rows, headed[long]), strict=True):
@@ -66,6 +79,9 @@ def draw_network(
         axes.add_collection(part)
     if failed is not None:
         axes.add_collection(LineCollection(list(paths[failed]), zorder=3, **FAILED))
+    if len(gone):
+        axes.add_collection(LineCollection(list(paths_cut), zorder=3, **FAILED))
+        axes.plot(*_middle(paths_cut).T, zorder=3.5, label="link that is down", **CROSS)
     inside = [(npus or {}).get(v, "white") for v in np.flatnonzero(~switch).tolist()]
     works = np.isin(np.array(names, dtype=object), list(computing)) & switch
     rim = min(0.8, 0.08 * size)
@@ -210,14 +226,23 @@ def _over(x, y, a, ahead, length, src, dst) -> tuple[np.ndarray, np.ndarray]:
     return over & ~around, around
 
 
-def _heads(paths: np.ndarray, size: float) -> np.ndarray:
-    """Arrow heads a little past the middle of each curve; NaN where it is too short for one."""
+def _heads(paths: np.ndarray, vertex: float, longest: float, shortest: float) -> np.ndarray:
+    """Arrow heads a little past the middle of each curve, those of short curves shorter, so that none is behind a
+    vertex of that diameter; NaN where one could not be seen.
+    """
     cut = np.isnan(paths[:, 12, 0])
-    tip = np.where(cut[:, None], paths[:, 15], paths[:, 16])
-    back = np.where(cut[:, None], paths[:, 14], paths[:, 15])
-    direction = tip - back
+    middle = _middle(paths)
+    direction = np.where(cut[:, None], paths[:, 15] - paths[:, 14], paths[:, 13] - paths[:, 11])
     direction = direction / np.maximum(np.hypot(*direction.T), 1e-12)[:, None]
     side = np.stack([-direction[:, 1], direction[:, 0]], axis=-1)
-    reach = np.hypot(*(paths[:, -1] - paths[:, 0]).T)
-    sizes = np.where(reach > 5 * size, size, np.nan)[:, None]
-    return np.stack([tip + direction * sizes, tip - side * sizes * 0.5, tip + side * sizes * 0.5], axis=1)
+    seen = np.where(cut, 3 * longest, np.hypot(*(paths[:, -1] - paths[:, 0]).T) - vertex)
+    # Most of a head is past the middle: those of both directions do not cover each other.
+    sizes = np.minimum(longest, 0.6 * seen)
+    sizes = np.where(sizes >= shortest, sizes, np.nan)[:, None]
+    tip, back = middle + direction * sizes * 5 / 6, middle - direction * sizes / 6
+    return np.stack([tip, back - side * sizes * 0.5, back + side * sizes * 0.5], axis=1)
+
+
+def _middle(paths: np.ndarray) -> np.ndarray:
+    """The middle of each curve; of one that is cut, that of its end."""
+    return np.where(np.isnan(paths[:, 12]), paths[:, 15], paths[:, 12])

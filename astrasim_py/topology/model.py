@@ -92,6 +92,7 @@ class TopologyFields(TypedDict, total=False):
     dims: tuple[Dim, ...]
     switches: tuple[tuple[str, int | None], ...]
     failed: tuple[int, ...]
+    cut: tuple[tuple[int, int], ...]
     routing: Routing
     computing: Computing | None
     router: Router | None
@@ -124,6 +125,9 @@ class Topology(Shown):
     #: Names of the vertices after the NPUs; ``("leaf", 4)`` means leaf0..leaf3, ``("tor", None)`` one vertex.
     switches: tuple[tuple[str, int | None], ...] = ()
     failed: tuple[int, ...] = ()  # NPUs; they keep their ids and have no links
+    cut: tuple[
+        tuple[int, int], ...
+    ] = ()  # ends of links that failed and are gone, for drawings; not part of the digest
     routing: Routing = Routing()
     computing: Computing | None = None  # switches that can take part in collectives; None: not said
     #: Closed-form router over the links that the shape has undamaged, and where those links are now (int32,
@@ -414,7 +418,7 @@ class Topology(Shown):
         return topology
 
     def draw(self, ax: Axes | None = None) -> Axes:
-        """Draw NPUs (circles), switches (squares) and links, and return the matplotlib Axes.
+        """Draw NPUs (circles), switches (squares) and links, also those that failed, and return the matplotlib Axes.
 
         `ax`: Axes to draw into; a new figure by default.
         """
@@ -428,8 +432,10 @@ class Topology(Shown):
         x, y = positions(self) or (np.full(self.vertices, np.nan), np.full(self.vertices, np.nan))
         x, y = spread(x, y, switch, self.src, self.dst)
         names = [self.vertex_name(vertex) for vertex in range(self.vertices)]
-        draw_network(ax, x, y, switch, names, self.src, self.dst)
+        draw_network(ax, x, y, switch, names, self.src, self.dst, cut=self.cut)
         ax.set_title(self.name, parse_math=False)
+        if self.cut:
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), frameon=False)
         return ax
 
     def digest(self) -> str:
@@ -438,7 +444,7 @@ class Topology(Shown):
 
     @cached_property
     def _digest(self) -> str:
-        unseen = ["name", "shape", "switches"]
+        unseen = ["name", "shape", "switches", "cut"]
         unseen += [] if self.computing else ["computing"]
         unseen += [] if self.events else ["events", "reroute_ps"]
         return digest({f.name: getattr(self, f.name) for f in fields(self) if f.name not in unseen})
@@ -499,6 +505,7 @@ class Topology(Shown):
             "bandwidth_class": codes[keep],
             "bandwidths": bandwidths,
             "failed": tuple(sorted({*self.failed, *failed_npus})),
+            "cut": (*self.cut, *zip(self.src[gone].tolist(), self.dst[gone].tolist(), strict=True)),
             "routing": routing or self.routing,
             "renumbered": renumbered,
             "events": (),

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from worlds.images import assert_picture
 from worlds.panels import link_panel, panel_of
 
@@ -14,6 +15,7 @@ import astrasim_py as ap
 from astrasim_py.core.records import Table
 from astrasim_py.report import plots, record_plots
 from astrasim_py.topology import shapes
+from astrasim_py.topology.layout import positions
 
 RATE = Fraction(50 * 10**9)
 
@@ -155,3 +157,47 @@ def test_a_figure_looks_as_it_should(large):
     panel = replace(link_panel(leaves), failed=[3], switches=["spine1"])
     assert_picture(drawn(link_panel(torus), panel).axes[0].figure, "links")
     assert_picture(drawn(large).axes[0].figure, "links_bars")
+
+
+@pytest.mark.parametrize(("shape", "inches"), [("torus", 6.7), ("torus", 3.4), ("ring", 6.7), ("ring", 3.4)])
+@pytest.mark.parametrize("side", [3, 6, 8])
+def test_every_link_in_use_has_an_arrow_that_no_vertex_hides(shape, inches, side):
+    """Also where links are short: arrows are at least 1.2 points long, and lie between the vertices."""
+    size = {"dims": [side, side]} if shape == "torus" else {"npus": side * side}
+    topology = ap.build_topology(shape=shape, **size, bandwidth="50 GB/s", latency="1 us")
+    panel = link_panel(topology)
+    axes = drawn(panel, width=2.54 * inches).axes[0]
+    axes.figure.draw_without_rendering()
+    to_points = 72 / axes.figure.dpi
+    heads = [c for c in axes.collections if type(c).__name__ == "PolyCollection"][-1]
+    corners = np.array([axes.transData.transform(path.vertices[:3]) for path in heads.get_paths()]) * to_points
+    assert len(corners) == (panel.tables["link"]["bytes"] > 0).sum()
+    tip, back = corners[:, 0], corners[:, 1:].mean(axis=1)
+    assert np.hypot(*(tip - back).T).min() >= 1.2
+    vertices = next(c for c in axes.collections if type(c).__name__ == "PathCollection")
+    centres = axes.transData.transform(vertices.get_offsets()) * to_points
+    apart = np.hypot(*np.moveaxis(centres[:, None] - corners.reshape(1, -1, 2), -1, 0))
+    assert apart.min() > 0.5 * np.sqrt(vertices.get_sizes()[0]) - 0.6
+
+
+DOWN = {"shape": "torus", "dims": [4, 4], "bandwidth": "50 GB/s", "latency": "1 us", "failed": {"links": [[5, 6]]}}
+
+
+def test_a_link_that_is_down_is_drawn_with_a_cross_and_explained():
+    topology = ap.build_topology(**DOWN)
+    assert topology.cut == ((5, 6), (6, 5)) and topology.digest() == replace(topology, cut=()).digest()
+    x, y = (positions(topology)[axis][[5, 6]].mean() for axis in (0, 1))
+    axes = drawn(replace(link_panel(topology), cut=topology.cut)).axes[0]
+    for where in (topology.draw(ax=Figure().add_subplot()), axes):
+        (cross,) = (line for line in where.lines if line.get_marker() == "x")
+        assert np.allclose(np.column_stack(cross.get_data()), [[x, y]])
+    legends = [axes.figure.legends[0], topology.draw(ax=Figure().add_subplot()).get_legend()]
+    assert all("link that is down" in [text.get_text() for text in legend.get_texts()] for legend in legends)
+    whole = drawn(link_panel(ap.build_topology(**{**DOWN, "failed": {}})))
+    assert not whole.axes[0].lines and not whole.axes[0].figure.legends
+
+
+def test_a_stored_point_says_which_links_were_down(tmp_path):
+    scenario = {"name": "down", "topology": DOWN, "workload": [{"all_reduce": {"size": "1 MiB"}}]}
+    result = ap.run(scenario, out=tmp_path, figures=False)
+    assert [tuple(ends) for ends in result.summaries[0].cut_links] == [(5, 6), (6, 5)]
