@@ -1,6 +1,5 @@
-"""Figures of the use of links: the network with links in colours, or bars for networks of many vertices."""
+"""Figures of the use of links: the network with links in colours; `links_bars` for networks of many vertices."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -8,13 +7,13 @@ import numpy as np
 from astrasim_py.core.records import Categorical
 from astrasim_py.report import figure_style as style
 from astrasim_py.report.figure_style import Drawn, Sheet
-from astrasim_py.report.record_plots import PANELS, Panel, joined, places
+from astrasim_py.report.record_plots import PANELS, Panel, joined, percent, places, texts
 from astrasim_py.topology.drawing import COMPUTING, CROSS, FAILED, draw_network
 
 #: Networks of more vertices are shown as bars.
 MOST_VERTICES = 128
-#: Most kinds of links that have a group of bars each, and most entries of jobs in a legend.
-_MOST_GROUPS, _MOST_JOBS = 8, 6
+#: Most entries of jobs in a legend.
+_MOST_JOBS = 6
 _LABEL = "time busy"
 
 
@@ -37,7 +36,9 @@ def draw_links(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
         tables.append(_table(panel, use))
         vertex, edge = panel.tables["vertex"], panel.tables["edge"]
         if not _drawable(panel):
-            _bars(axes, panel, use, scale)
+            from astrasim_py.report.links_bars import draw_bars
+
+            draw_bars(axes, panel, use, scale)
             continue
         shown.append(panel)
         x, y, switch = places(vertex, edge)
@@ -50,7 +51,7 @@ def draw_links(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
         notes.append("links: under this network model, or below level links, no link is ever busy")
     if shown:
         figure.colorbar(
-            ScalarMappable(norm=scale, cmap="cividis_r"), ax=plots, label=_LABEL, format=_percent, shrink=0.9, pad=0.02,
+            ScalarMappable(norm=scale, cmap="cividis_r"), ax=plots, label=_LABEL, format=percent, shrink=0.9, pad=0.02,
             aspect=30, ticks=[0, 0.25, 0.5, 0.75, 1],
         )  # fmt: skip
     sheet.explain(plots, _legend(shown, of_job))
@@ -85,15 +86,6 @@ def _height(sheet: Sheet, panels: Sequence[Panel]) -> float:
     return max(heights) + 0.14 + sheet.title_height([panel.title for panel in panels], _columns(sheet, panels))
 
 
-def _percent(value: float, _: object) -> str:
-    return f"{100 * value:.0f} %"
-
-
-def texts(column: np.ndarray) -> list[str]:
-    """Names, which may be stored as bytes."""
-    return [name.decode() if isinstance(name, bytes) else str(name) for name in column.tolist()]
-
-
 def _use(panel: Panel) -> np.ndarray:
     """The share of the time that each link of the table of links was busy; -1 where it carried nothing."""
     edge, link = panel.tables["edge"], panel.tables["link"]
@@ -124,62 +116,6 @@ def _legend(panels: Sequence[Panel], of_job: Mapping[str, tuple]) -> list:
     if any(len(panel.failed) for panel in panels):
         entries.append((Line2D([], [], **FAILED), "link that failed at some time"))
     return entries
-
-
-def _bars(axes, panel: Panel, use: np.ndarray, scale) -> None:
-    """Links of each kind from the busiest to the least, as bars without gaps."""
-    from matplotlib import colormaps
-    from matplotlib.ticker import FuncFormatter
-
-    shares = np.maximum(use, 0.0)
-    kind, names = _kinds(panel)
-    count = np.bincount(kind, minlength=len(names))
-    gap = 0.02 * len(use) if len(names) > 1 else 0.0
-    first, middle = 0.0, []
-    for number in range(len(names)):
-        part = np.sort(shares[kind == number])[::-1]
-        # So many bars as can be told apart: each stands for some links and is as high as the busiest of them.
-        step = -(-len(part) // 64)
-        low = np.arange(0, len(part), step)
-        wide = np.minimum(low + step, len(part)) - low
-        axes.bar(
-            first + low,
-            part[low],
-            width=wide,
-            align="edge",
-            color=colormaps["cividis_r"](scale(part[low])),
-            linewidth=0,
-        )
-        axes.plot([first, first + len(part)], [part.mean()] * 2, color=style.GREY, linewidth=0.7, linestyle=(0, (3, 2)))
-        middle.append(first + len(part) / 2)
-        first += len(part) + gap
-    axes.set_xlim(0, first - gap)
-    axes.set_ylim(0, 1.0)
-    axes.yaxis.set_major_formatter(FuncFormatter(_percent))
-    turned = len(names) > 3
-    labels = [f"{name}{' ' if turned else chr(10)}({n:,})" for name, n in zip(names, count.tolist(), strict=True)]
-    look = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if turned else {}
-    axes.set_xticks(middle, labels, **look)
-    axes.tick_params(axis="x", length=0)
-    axes.grid(False, axis="x")
-    axes.set_xlabel("links, the busiest first (dashed: mean)")
-    axes.set_ylabel("time busy")
-
-
-def _kinds(panel: Panel) -> tuple[np.ndarray, list[str]]:
-    """The kind of each link, by what it joins, and the names of the kinds."""
-    vertex, edge = panel.tables["vertex"], panel.tables["edge"]
-    names = texts(vertex["name"])
-    switch = (vertex["kind"] == "switch").tolist()
-    block = [re.sub(r"\d+$", "", name) if is_switch else "NPU" for name, is_switch in zip(names, switch, strict=True)]
-    number_of = {name: number for number, name in enumerate(dict.fromkeys(block))}
-    of = np.array([number_of[name] for name in block])
-    pair, kind = np.unique(of[edge["src"]] * len(number_of) + of[edge["dst"]], return_inverse=True)
-    called = list(number_of)
-    labels = [f"{called[p // len(number_of)]} → {called[p % len(number_of)]}" for p in pair.tolist()]
-    if len(labels) > _MOST_GROUPS:
-        return np.zeros(edge.height, dtype=np.int64), ["all links"]
-    return kind.reshape(-1), labels
 
 
 def _table(panel: Panel, use: np.ndarray) -> dict:

@@ -58,3 +58,12 @@ def joined(tables: Sequence[Mapping]) -> Table:
         else:
             columns[name] = np.concatenate(parts)
     return Table(columns)
+
+
+def percent(value: float, _: object) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def texts(column: np.ndarray) -> list[str]:
+    """Names, which may be stored as bytes."""
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in column.tolist()]

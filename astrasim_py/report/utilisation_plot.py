@@ -11,8 +11,7 @@ from astrasim_py.core.records import Categorical
 from astrasim_py.report import figure_style as style
 from astrasim_py.report.figure_style import Drawn, Sheet
 from astrasim_py.report.link_use import total_use, traffic_of, use_over_time
-from astrasim_py.report.links_plot import texts
-from astrasim_py.report.record_plots import PANELS, Panel, joined, same_scale
+from astrasim_py.report.record_plots import PANELS, Panel, joined, same_scale, texts
 from astrasim_py.report.ticks import time_axis
 
 #: Links that are shown by default, and bins of time.
