@@ -16,6 +16,7 @@ from typing import Any
 from astrasim_py.cli import convert_inline
 from astrasim_py.cli.options import make_parent
 from astrasim_py.cli.spelling import quantity
+from astrasim_py.core.choices import MSCCL_DIALECTS
 from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.core.files import named, write_files
 from astrasim_py.core.units import parse_size
@@ -23,7 +24,7 @@ from astrasim_py.core.units import parse_size
 #: Nodes that are searched for attributes which a format cannot hold.
 _SEARCHED = 200_000
 #: Dialects of .et files and of MSCCL-IR.
-_SIZES, _RUNTIMES = ("symbolic", "absolute"), ("classic", "azure", "rccl")
+_SIZES, _RUNTIMES = ("symbolic", "absolute"), MSCCL_DIALECTS
 #: Attributes and elements that are named when they are not read.
 _LISTED = 20
 

@@ -7,7 +7,7 @@ SHAPE:SIZE,KEY=VALUE,… as in "torus:8x8,bandwidth=50 GB/s,latency=500 ns".
 import argparse
 
 from astrasim_py.cli.options import format_option
-from astrasim_py.core.choices import QUEUEING_MODELS
+from astrasim_py.core.choices import MSCCL_DIALECTS, QUEUEING_MODELS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +36,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--fresh", action="store_true", help="search although the same was searched before")
     out = parser.add_argument_group("what is written")
     out.add_argument("--out", metavar="OUT", help="X.npz, X.xml (MSCCL-IR), else a prefix of .et files")
+    out.add_argument(
+        "--dialect", choices=MSCCL_DIALECTS, help="of X.xml: the runtime that it is for (default: classic)"
+    )
     out.add_argument("--clock", choices=("auto", "always", "never"), default="auto", help="hold times by a clock")
     out.add_argument("--schedule", metavar="FILE", help="write when every link is held (.csv), for --occupied")
     out.add_argument("--figure", metavar="FILE", help="draw the schedule (.svg or .png)")

@@ -8,6 +8,7 @@ from astrasim_py.cli.options import complain, make_parent, number_list
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.cli.topologies import network_beside, size_matrix, topology_of
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
+from astrasim_py.core.choices import MSCCL_DIALECTS
 from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, UsageError
 from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.files import write_file
@@ -197,6 +198,8 @@ def _writable(args: argparse.Namespace) -> None:
             raise UsageError(f"--{option}", problem, f"write e.g. schedule{suffixes[0]}")
     if args.out is not None and (not args.out or args.out.endswith("/")):
         raise UsageError("--out", f'"{args.out}" names no file', "write X.npz, X.xml, or the prefix of .et files")
+    if args.dialect is not None and not (args.out or "").endswith(".xml"):
+        raise UsageError("--dialect", "is of MSCCL-IR, which is not written", "write e.g. -o X.xml, or drop it")
     targets = [target for target in (args.out, args.schedule, args.figure) if target]
     if len(set(targets)) < len(targets):
         raise UsageError("--out", "two files of one name", "name them differently")
@@ -208,7 +211,7 @@ def _written(result: SynthesisResult, args: argparse.Namespace, original: Topolo
     """Check, write and simulate a schedule: the columns of the result that say so."""
     schedule = result.schedule
     names = ("checked", "verified", "clock", "simulated_ns", "difference_ns", "with_switches_ns", "engine")
-    row: dict = dict.fromkeys(names) | {"out": None, "schedule": args.schedule, "figure": args.figure}
+    row: dict = dict.fromkeys(names) | {"out": None, "dialect": None, "schedule": args.schedule, "figure": args.figure}
     if not schedule.recorded:
         return row
     # `find` raises if the checker refuses a schedule.
@@ -226,8 +229,9 @@ def _written(result: SynthesisResult, args: argparse.Namespace, original: Topolo
     if picture is not None:
         write_file(args.figure, picture, make_folder=True)
     if args.out is not None and algorithm is not None:
-        row["out"] = _write(args.out, algorithm, schedule.transfers)
+        row["out"] = _write(args.out, algorithm, schedule.transfers, args.dialect)
         if args.out.endswith(".xml"):
+            row["dialect"] = args.dialect or MSCCL_DIALECTS[0]
             # The file has no durations: simulate what it says.
             algorithm = read_algorithm(args.out)
             row |= {"clock": False, "verified": _verified(algorithm) if row["verified"] else None}
@@ -295,13 +299,31 @@ def _drawn(schedule: Schedule, kind: str) -> bytes:
     return draw_schedule(schedule, kind, f"{title} on {schedule.network.topology.name}: {format_time(schedule.time)}")
 
 
-def _write(out: str, algorithm: Algorithm, transfers: int) -> str:
-
+def _write(out: str, algorithm: Algorithm, transfers: int, dialect: str | None = None) -> str:
     if not out.endswith((".npz", ".xml")) and transfers > MAX_ET:
         out = f"{out}.npz"
         complain([f"{transfers} transfers are written as {out}, which every verb reads like .et files"])
-    write_algorithm(out, algorithm)
+    if out.endswith(".xml"):
+        write_algorithm(out, algorithm, dialect=dialect or MSCCL_DIALECTS[0])
+    else:
+        write_algorithm(out, algorithm)
     return out
+
+
+def _runtime(row: dict) -> str | None:
+    """Which runtime the XML is for, and which ones do not take it."""
+    if row["dialect"] is None:
+        return None
+    from astrasim_py.msccl.well_formed import RUNTIMES, refused_by
+    from astrasim_py.msccl.xml_reader import read_program
+
+    refusing = refused_by(read_program(row["out"]))
+    others = [dialect for dialect, runtime in RUNTIMES.items() if runtime.name in refusing]
+    name = RUNTIMES[row["dialect"]].name
+    if not others:
+        return f"{name}; all others take it, too"
+    options = " or ".join(f"--dialect {dialect}" for dialect in others)
+    return f"{name}; {' and '.join(refusing)} {'refuse' if len(others) > 1 else 'refuses'} it: write {options}"
 
 
 def _differences(row: dict, schedule: Schedule) -> list[str]:
@@ -340,6 +362,7 @@ def _text(row: dict, result: SynthesisResult) -> str:
         "on switches": None if row["with_switches_ns"] is None else f"{row['with_switches_ns']} ns",
         "engine": row["engine"],
         "written": ", ".join(row[key] for key in ("out", "schedule", "figure") if row[key]),
+        "for": _runtime(row),
     }
     title = (
         f"{row['collective']} of {format_size(row['size_bytes'])} on {row['topology']}, {row['npus']} NPUs, "

@@ -39,3 +39,5 @@ LIBRARY_ALGORITHMS = ("ring", "tree", SWITCH)
 LIBRARIES = ("nccl",)
 #: Titles of a scenario or a figure that say that it has none.
 NO_TITLE = ("", "none")
+#: Runtimes that MSCCL-IR is written for (`msccl.well_formed.RUNTIMES`).
+MSCCL_DIALECTS = ("classic", "azure", "rccl")

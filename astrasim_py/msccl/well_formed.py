@@ -56,6 +56,12 @@ def findings(program: ir.MscclProgram) -> Findings:
     return Findings(check.sentences(_PROBLEMS), check.sentences(_WARNINGS))
 
 
+def refused_by(program: ir.MscclProgram) -> list[str]:
+    """Names of the runtimes that do not take a program."""
+    refusing = {name for names in _Check(program).refusals().values() for name in names}
+    return [runtime.name for runtime in RUNTIMES.values() if runtime.name in refusing]
+
+
 def refuse_ill_formed(program: ir.MscclProgram) -> None:
     """Raise AlgorithmError, ``file:line: what, why, what to write instead``, for the first problem of a program."""
     problems = findings(program).problems
@@ -291,7 +297,8 @@ class _Check:
 
     # -- what runtimes accept
 
-    def _runtimes(self) -> None:
+    def refusals(self) -> dict[str, list[str]]:
+        """Reasons, and the runtimes that do not take the program because of them."""
         program = self.program
         most = max(program.gpus, key=lambda gpu: len(gpu.tbs))
         blocks, steps = len(most.tbs), max((len(tb.steps) for gpu in program.gpus for tb in gpu.tbs), default=0)
@@ -309,7 +316,10 @@ class _Check:
             minds += self._classic() if runtime.collectives is _CLASSIC else self._azure()
             if minds:
                 minded.setdefault("; ".join(minds), []).append(runtime.name)
-        for number, (reasons, names) in enumerate(minded.items()):
+        return minded
+
+    def _runtimes(self) -> None:
+        for number, (reasons, names) in enumerate(self.refusals().items()):
             do = "do" if len(names) > 1 else "does"
             self.add(f"runtime {number}", f"{' and '.join(names)} {do} not take it: {reasons}")
         self._parser()

@@ -311,3 +311,30 @@ def test_a_network_beside_the_topology_is_not_ignored_in_silence(tmp_path, capsy
         assert main(argv) == 0
         err = capsys.readouterr().err
         assert said in err and ("warning: " in err) == bool(said)
+
+
+@pytest.mark.parametrize("dialect", [None, "azure", "rccl", "classic"])
+def test_xml_is_for_the_runtime_that_is_named(tmp_path, capsys, dialect):
+    """The result says which runtime takes the file, and `verify` says the same."""
+    out = str(tmp_path / "t.xml")
+    options = [] if dialect is None else ["--dialect", dialect]
+    asked = [*ASKED[:6], "--jobs", "1", "--quiet"]
+    assert main(["synthesize", "--topology", TORUS, *asked, "--out", out, *options]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    name = {"azure": "Azure's runtime", "rccl": "RCCL"}.get(dialect, "the classic runtime")
+    assert line.startswith(f"  for         {name}; ")
+    assert main(["verify", out]) == 0
+    verdict = capsys.readouterr().out
+    if dialect in ("azure", "rccl"):
+        assert "take it" not in verdict and line.endswith("all others take it, too")
+    else:
+        assert "Azure's runtime and RCCL do not take it" in verdict
+        assert line.endswith("Azure's runtime and RCCL refuse it: write --dialect azure or --dialect rccl")
+    assert main(["synthesize", "--topology", TORUS, *asked, "--out", out, *options, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dialect"] == (dialect or "classic")
+
+
+def test_a_dialect_needs_xml(tmp_path, capsys):
+    out = str(tmp_path / "t.npz")
+    assert main(["synthesize", "--topology", TORUS, *ASKED, "--out", out, "--dialect", "azure"]) == 2
+    assert "--dialect: is of MSCCL-IR, which is not written" in capsys.readouterr().err
