@@ -74,13 +74,16 @@ def lessons(names: list[str]) -> None:
 
 
 def exclusions() -> str:
-    """The table of what excludes what in Markdown, with ``…`` for what depends on a problem."""
-    lines = ["| feature | not with | why |", "|---|---|---|"]
+    """What excludes what, by uses, in Markdown; ``…`` stands for what depends on a problem."""
+    groups: dict[str, list[str]] = {}
     for row in TABLE:
         features, uses = (", ".join(map(_shown, names)) for names in (row.features, row.uses))
         why = re.sub(r"{(\w|\.)+}", "…", row.problem)
-        lines.append(f"| {features} | {uses} | {why} |" if uses else f"| {features} | – | goes with everything |")
-    return "\n".join(lines)
+        if re.search("not support (semantics )?…|does not support collectives", why):
+            why = ""  # no more than the heading says
+        heading = f"Not with {uses}:" if uses else "With everything:"
+        groups.setdefault(heading, []).append(f"* {features}: {why}" if why else f"* {features}")
+    return "\n\n".join("\n".join([heading, "", *lines]) for heading, lines in groups.items())
 
 
 def _shown(name: str) -> str:
@@ -94,8 +97,8 @@ def _shown(name: str) -> str:
 def compatible() -> None:
     """Write the table of docs/compatible.md."""
     path = DOCS / "compatible.md"
-    before, _, after = path.read_text("utf-8").partition("| feature")
-    path.write_text(f"{before}{exclusions()}\n\n{after.partition(chr(10) * 2)[2]}", "utf-8")
+    before, heading, _ = path.read_text("utf-8").partition("## What excludes what\n\n")
+    path.write_text(f"{before}{heading}{exclusions()}\n", "utf-8")
 
 
 def machines() -> str:

@@ -396,9 +396,8 @@ class Copy:
         told = f"{self.size} of {plan.ranks} ranks were simulated; {self._folded_names()}"
         if why:
             share = 100 * off / max(ran.makespan, 1)
-            told = (
-                f"an estimate, off by {format_time(off)} ({share:.{2 if share < 100 else 4}g} %) at most; {told}; {why}"
-            )
+            error = f"{format_time(off)} ({share:.{2 if share < 100 else 4}g} % of the time shown)"
+            told = f"an estimate, with an error of at most {error}; {told}; {why}"
         else:
             told = f"exact; {told}"
         records = make_records(

@@ -206,7 +206,7 @@ def test_a_fold_says_that_it_is_exact_or_by_how_much_it_is_off(capsys, tmp_path,
     assert "\nfold: exact; " in out(capsys, *folded, "--quiet")
     monkeypatch.setattr(fold_roles.run_folded_roles, "__defaults__", (0,))
     said = next(line for line in out(capsys, *folded, "--quiet", "--fresh").splitlines() if line.startswith("fold:"))
-    assert said.startswith("fold: an estimate, off by ") and " at most; 2 of 32 ranks were simulated" in said
+    assert said.startswith("fold: an estimate, with an error of at most ") and "; 2 of 32 ranks were simulated" in said
 
 
 @pytest.mark.parametrize(
