@@ -1,7 +1,7 @@
 """Make anew what the documentation shows: ``python docs/refresh.py WHAT``.
 
 WHAT is ``tutorial``: execute docs/tutorial.ipynb and store its outputs; ``lessons [NAME…]``: run scenarios (minutes)
-and store a figure of each in docs/figures/lessons/; ``compatible``: write the table of docs/compatible.md; or
+and store a figure of each in docs/figures/lessons/; ``compatible``: write the list of docs/compatible.md; or
 ``presets``: write the tables of docs/reference/presets.md. Needs ``pip install -e
 '.[notebook]'``.
 """
