@@ -94,6 +94,7 @@ OPTIONAL = {
     "astrasim_py.report.plots",
     "astrasim_py.report.record_plots",
     "astrasim_py.report.timeline",
+    "astrasim_py.runs.better_algorithm",
     "astrasim_py.runs.cluster",
     "astrasim_py.runs.jobs",
     "astrasim_py.runs.pool",

@@ -173,6 +173,11 @@ def _missing(match: re.Match) -> str:
     return f"{_OPTIONS.get(match[1], match[1])} is missing"
 
 
+def _as_option(note: str) -> str:
+    """A note with the algorithms that it advises as the option that sets them."""
+    return re.sub(r"algorithms: (\{.*\})$", r'--set "algorithms=\1"', note)
+
+
 def _place(text: str) -> str:
     """A place in the scenario that the options stand for, without its lines, which nobody has written."""
     return re.sub(r"^train:\d+:\d+(: workload\.\w+)?", "train", text)
@@ -240,7 +245,7 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
     result = run_scenario(scenario, options, out=args.out, fresh=args.fresh, progress=progress)
     for failure in result.failures:
         complain(_spelled(_place(line)) for line in failure.lines)
-    complain(() if args.quiet else result.notes)
+    complain(() if args.quiet else map(_as_option, result.notes))
     if not result.rows or result.rows[0]["status"] != "done":
         return result.exit_code
     point, row = expand(scenario)[0], result.rows[0]

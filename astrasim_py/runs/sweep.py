@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERRUPTED,
@@ -33,6 +34,7 @@ from astrasim_py.runs.plan import NOT_RUN, OWNER, SweepPlan, asked_points, clean
 from astrasim_py.runs.progress import Progress
 from astrasim_py.runs.task import Result, failed, row_of
 from astrasim_py.runs.unused import unused_by_all
+from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.load import LoadedScenario
 
 if TYPE_CHECKING:
@@ -184,6 +186,12 @@ def _hints(hints: list[str]) -> list[str]:
     return [f"{_HINT}{hints[advice.index(text)]}{and_more(count)}" for text, count in Counter(advice).items()]
 
 
+def _has_default_calls(point: Point, stored: StoredPoint) -> bool:
+    """Whether a point has calls of collectives for which it names no algorithm."""
+    named = {*point.config.get("algorithms", {}), CUSTOM}
+    return any(row.type not in named for row in stored.summary.collectives)
+
+
 class _Report:
     """What became of a plan: tables and figures are written, and what a person should know is collected.
 
@@ -266,6 +274,7 @@ class _Report:
         identities = plan.identities
         points = [stored.get(identities[number] or "") for number in plan.chosen]
         self.notes += _hints([hint for point in points if point for hint in point.summary.hints])
+        self.notes += self._better_algorithm(points)
         codes = [failure.exit_code for failure in self.failures]
         return RunResult(
             scenario=plan.scenario.name,
@@ -281,6 +290,21 @@ class _Report:
             interrupted=self.interrupted,
             summaries=tuple(None if point is None else point.summary for point in points),
         )
+
+    def _better_algorithm(self, points: Sequence[StoredPoint | None]) -> list[str]:
+        """A line on a faster algorithm, where calls have none by name."""
+        plan = self.plan
+        listed = [(number, point) for number, point in zip(plan.chosen, points, strict=True) if point is not None]
+        if self.interrupted or not any(_has_default_calls(plan.points[n], point) for n, point in listed):
+            return []
+        from astrasim_py.runs.better_algorithm import SimulatedPoint, better_algorithm
+
+        simulated = [SimulatedPoint(plan.points[n], point, plan.tasks[n].kept) for n, point in listed]
+        try:
+            text = better_algorithm(plan.folder, simulated)
+        except AstraError as error:  # the folder cannot be written
+            return error.lines()
+        return [f"{_HINT}{text}"] if text else []
 
     def _tables(self) -> dict[str, StoredPoint]:
         """Write the tables and return the points in them by their identity: those of the scenario as it is now, also

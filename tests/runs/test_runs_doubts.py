@@ -68,39 +68,6 @@ def test_a_run_says_what_its_traces_leave_open(tmp_path, capsys, metadata, overr
     assert all(text.split(".*")[0] in printed for text in said for printed in (footer, err, checked))
 
 
-SLOW = """
-name: slow
-topologies:
-  switch: {shape: switch, npus: 16, bandwidth: 50 GB/s, latency: 500 ns}
-  rings: {shape: product, dims: [{kind: ring, size: 4, bandwidth: 100 GB/s, latency: 500 ns}, {kind: ring, size: 4,
-    bandwidth: 50 GB/s, latency: 500 ns}]}
-workload: [{all_reduce: {size: $size}}]
-sweep: {topology: [switch, rings], size: [4 KiB, 64 MiB]}
-"""
-
-
-def test_a_default_far_from_its_bound_is_told_with_a_builder_that_is_faster(tmp_path, capsys):
-    path = tmp_path / "slow.yaml"
-    path.write_text(SLOW)
-    options = ["run", str(path), "--jobs", "1", "--out", str(tmp_path / "out"), "--engine", "simpy"]
-    assert main(options) == 0
-    out = capsys.readouterr().out
-    hints = [line for line in out.splitlines() if line.startswith("hint: ")]
-    assert [hint.split(" of ")[1].split(" by ring, the default, takes ")[0] for hint in hints] == ["4 KiB", "64 MiB"]
-    assert hints[0].endswith("write algorithms: {all_reduce: direct}, which is faster alone (and 1 more point)")
-    assert hints[1].endswith("write algorithms: {all_reduce: hierarchical}, which is faster alone")
-    default = {row["point"]: row for row in ap.run(path, out=tmp_path / "out", jobs=1).rows}
-    assert default["topology=switch,size=64 MiB"]["efficiency"] > 0.9
-    link = default["topology=rings,size=64 MiB"]
-    assert (link["busiest_link"], link["busiest_link_GBps"]) == ("0->4", 50)
-    # What is advised is faster, and is told no more: it is what somebody chose.
-    for name, point in (("direct", "topology=switch,size=4 KiB"), ("hierarchical", "topology=rings,size=64 MiB")):
-        chosen = ap.run(path, out=tmp_path / name, jobs=1, overrides=[f"algorithms.all_reduce={name}"])
-        rows = {row["point"]: row for row in chosen.rows}
-        assert rows[point]["time_ns"] < default[point]["time_ns"]
-        assert not any("hints" in summary for summary in chosen.summaries)
-
-
 SHORT = """
 topology: {shape: ring, npus: 4, bandwidth: 50 GB/s, latency: 500 ns}
 workload:
