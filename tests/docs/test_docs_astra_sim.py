@@ -32,7 +32,7 @@ def section(text: str, title: str) -> str:
 
 def test_page_and_tables_have_the_same_quirks(text):
     known = set(quirks.QUIRKS)
-    listed = re.findall(r"^\| `([a-z-]+)` \|", section(text, "Quirks"), re.MULTILINE)
+    listed = re.findall(r"^\* `([a-z-]+)`: ", section(text, "Quirks"), re.MULTILINE)
     assert len(listed) == len(set(listed))
     assert set(listed) == known
 
