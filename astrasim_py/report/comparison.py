@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -154,6 +155,8 @@ def _arranged(rows: Sequence[Row], plots: Sequence[PlotSpec]) -> _Table | None:
         kind = "speed-up over" if is_speedup else "slowdown against"
         title = f"{kind} {reference}, which has its time"
         cells = _of_baseline(points, keys.index(of), reference, is_speedup=is_speedup)
+        if any(re.fullmatch(r"0\.\d+×", cell) for cell in cells.values()):
+            title += f"; below 1: {'slower' if is_speedup else 'faster'}"
     elif chosen := [key for key in compared if key in keys]:
         by = [key for key in varying if key in keys and key not in compared]
         each = f" for each {_words(by)}" if by else ""

@@ -19,12 +19,13 @@ _DASHED = (0, (4, 2.5))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
     """How a quantity is drawn. `bound`: drawn dashed, under the name `bound_name`. `line`: a value with a line across.
-    `ideal`: x → value of another dashed line, per panel and series.
+    `below`: what values below that line are called. `ideal`: x → value of another dashed line, per panel and series.
     """
 
     bound: Quantity | None = None
     bound_name: str = "lower bound"
     line: float | None = None
+    below: str = ""
     ideal: Mapping[str, float] | None = None
     bars: bool = True
 
@@ -57,10 +58,10 @@ def draw_slowdown(sheet: Sheet, grid: Grid) -> Drawn:
     if baseline is None and any(_slowdown(row) for row in grid.points.values()):
         label = "slowdown against the job alone"
         quantity = Quantity(column="slowdown", label=label, value=_slowdown, empty="no job has run alone")
-        return _draw(sheet, grid, quantity, _Look(line=1.0, bars=False))
+        return _draw(sheet, grid, quantity, _Look(line=1.0, below="faster", bars=False))
     baseline = _baseline(grid, baseline)
     quantity = _ratio(grid, "slowdown", f"slowdown against {style.clean(baseline)}", lambda time, base: time / base)
-    return _draw(sheet, grid, *_with_bound(grid, quantity, "lower bound", lambda ps, base: ps / base))
+    return _draw(sheet, grid, *_with_bound(grid, quantity, "lower bound", "faster", lambda ps, base: ps / base))
 
 
 def _slowdown(row: FigureRow) -> float | None:
@@ -80,7 +81,7 @@ def draw_speedup(sheet: Sheet, grid: Grid) -> Drawn:
             ideal = {x: value / values[first] for x, value in values.items()}
     label = f"speed-up over {style.clean(against)}" if against else "speed-up"
     quantity = _ratio(grid, "speedup", label, lambda time, base: base / time)
-    speedup, look = _with_bound(grid, quantity, "upper bound", lambda ps, base: base / ps)
+    speedup, look = _with_bound(grid, quantity, "upper bound", "slower", lambda ps, base: base / ps)
     return _draw(sheet, grid, speedup, replace(look, ideal=ideal))
 
 
@@ -127,9 +128,9 @@ def _ratio(grid: Grid, column: str, label: str, ratio: Ratio, *, bound: bool = F
     return Quantity(column=column, label=label, value=value, empty="no point has a time to compare with")
 
 
-def _with_bound(grid: Grid, quantity: Quantity, name: str, ratio: Ratio) -> tuple[Quantity, _Look]:
+def _with_bound(grid: Grid, quantity: Quantity, name: str, below: str, ratio: Ratio) -> tuple[Quantity, _Look]:
     bound = _ratio(grid, f"{quantity.column}_bound", "", ratio, bound=True) if grid.spec.get("bound") else None
-    return quantity, _Look(bound=bound, bound_name=name, line=1.0, bars=False)
+    return quantity, _Look(bound=bound, bound_name=name, line=1.0, below=below, bars=False)
 
 
 def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
@@ -153,6 +154,7 @@ def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
     numbers = [n for curve in curves.values() for value in curve.values() for n in value if n is not None]
     scale = scale_of(quantity, numbers, grid.spec.get("scale"), grid.place)
     log = scale.log
+    crosses = look.below and look.line is not None and min(numbers) / scale.factor < 0.999 * look.line
     pens = {series: style.pen(index, len(grid.series)) for index, series in enumerate(grid.series)}
     room = width_of(panels[0]) / max(len(grid.axis.texts), 1)
     shapes = _Shapes(grid, log, look.bars, scale.factor, room)
@@ -180,6 +182,8 @@ def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
         grid.title(axes, facet)
         style.label(axes, name_of(grid.x) if grid.x else "", scale.label)
     _finish_y(panels, log, shapes.bars or look.line is None or quantity.gain, look.line)
+    for axes in panels if crosses else ():
+        _name_below(axes, look.line, look.below)
     figure.set_figheight(figure.get_figheight() + extra)
     entries = [(handle, names[series]) for series, handle in handles.items() if names[series]]
     if direct:
@@ -209,6 +213,18 @@ def _finish_y(panels: Sequence, log: bool, zero: bool, line: float | None) -> No
         axes.set_ylim(min(low, 0.9 * line), max(high, 1.1 * line))
     for panel in panels:
         number_axis(panel.yaxis, log)
+
+
+def _name_below(axes, line: float, name: str) -> None:
+    """Shade what is below a line, and say right of it what it means."""
+    low, high = axes.get_ylim()
+    axes.axhspan(low, line, color=style.GREY, alpha=0.1, linewidth=0, zorder=0.5)
+    axes.set_ylim(low, high)
+    middle = (low * line) ** 0.5 if axes.get_yscale() == "log" else (low + line) / 2
+    axes.annotate(
+        name, (1, middle), xycoords=("axes fraction", "data"), xytext=(2, 0), textcoords="offset points", ha="left",
+        va="center", rotation=-90, fontsize=style.SMALL, color=style.GREY, annotation_clip=False,
+    )  # fmt: skip
 
 
 class _Shapes:

@@ -172,7 +172,7 @@ def what_if_text(rows: Sequence[Mapping[str, Any]]) -> str:
             row["change"],
             f"{row['same_step_s']:.4g} s",
             f"{row['step_s']:.4g} s",
-            f"{row['speedup']:.3f}",
+            f"{row['speedup']:.3f}{' (slower)' if row['speedup'] < 0.9995 else ''}",
             row["configuration"],
             row["bottleneck"],
         )

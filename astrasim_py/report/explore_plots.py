@@ -147,7 +147,9 @@ def heat_map(tp: Sequence[int], pp: Sequence[int], speedup: np.ndarray, baseline
     axes.set_xticks(range(len(tp)), tp)
     axes.set_yticks(range(len(pp)), pp)
     axes.grid(visible=False)
-    axes.set_xlabel(f"tp      (speed-up over {clean(baseline)};\nred line: 1 and more; –: none possible)")
+    axes.set_xlabel(
+        f"tp      (speed-up over {clean(baseline)};\nred line: 1 and more; below 1: slower; –: none possible)"
+    )
     axes.set_ylabel("pp")
     return figure
 
@@ -168,7 +170,7 @@ def tornado(changes: Sequence[Mapping[str, Any]]):
     axes.set_yticks(places, [row["change"] for row in rows])
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("faster by (%)")
+    axes.set_xlabel("faster by (%)" + ("; below 0: slower" if min(*unchanged, *best) < 0 else ""))
     _explain(axes)
     return figure
 

@@ -278,3 +278,30 @@ def test_long_headings_take_several_lines():
     figure, _ = Sheet(heading=heading).panels(1)
     lines = figure.get_suptitle().splitlines()
     assert len(lines) > 1 and " ".join(lines) == heading
+
+
+@pytest.mark.parametrize(
+    ("kind", "baseline", "name"),
+    [
+        ("speedup", "ring", ["slower"]),
+        ("speedup", "mesh", []),
+        ("slowdown", "ring", []),
+        ("slowdown", "mesh", ["faster"]),
+    ],
+)
+def test_what_is_below_one_is_named(kind, baseline, name):
+    """A speed-up below one is slower, a slowdown faster; where there is none, nothing is said."""
+    spec = {"kind": kind, "x": "size", "series": "topology", "baseline": baseline}
+    (axes,) = figure(spec, rows(factor={"torus": 1, "mesh": 3})).axes
+    assert [text.get_text() for text in axes.texts] == name
+    assert bool(axes.patches) == bool(name)
+
+
+@pytest.mark.parametrize("kind", sorted(SPECS))
+def test_a_figure_without_a_title_has_no_room_for_one(kind):
+    one, none = (figure({**SPECS[kind], "title": title}, rows()) for title in ("A title", "none"))
+    untitled = drawn(SPECS[kind], rows(), title="").axes[0].figure
+    assert none.get_suptitle() == "" != one.get_suptitle()
+    assert one.get_figheight() > none.get_figheight() == untitled.get_figheight()
+    top = max(box.y1 for axes in none.axes if (box := axes.get_tightbbox()))
+    assert none.bbox.height - top < 0.12 * none.dpi
