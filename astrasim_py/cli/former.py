@@ -125,6 +125,14 @@ FORMER_WORDS = (
         lambda words: ["slice", *words[1:]] if words[:1] == ["filter"] else words,
         (("trace filter in out --names x", "trace slice in out --names x"),),
     ),
+    *(
+        FormerWords(
+            command,
+            value_renamed("--format", "table", "text"),
+            ((f"{' '.join(command)} x.yaml --format table", f"{' '.join(command)} x.yaml --format text"),),
+        )
+        for command in (("run",), ("results", "list"), ("results", "compare"))
+    ),
 )
 
 

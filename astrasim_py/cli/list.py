@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 
 from astrasim_py.cli.options import format_option, terminal_width
+from astrasim_py.cli.output import printed
 from astrasim_py.cli.verbs import VERBS
 from astrasim_py.core.errors import ScenarioError, UsageError
-from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.fields import did_you_mean
 
 
@@ -30,18 +30,24 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "list", f'there is no list of "{args.kind}"', did_you_mean(args.kind, [*LISTS, *VERBS["list"].actions])
         )
-    if args.format == "json":
-        print(json_text(rows))
+    if printed(args.format, [row | {old: row[key] for key, old in _FORMER.items() if key in row} for row in rows]):
         return 0
     columns = []
     for number, (key, value) in enumerate(rows[0].items()):
         asked = 0 if number < 2 else number  # the name and the line are for people, the rest where there is room
-        columns.append(Column(key, [_text(row[key]) for row in rows], isinstance(value, int), asked))
+        heading = _FORMER.get(key, key)
+        columns.append(Column(heading, [_text(row[key]) for row in rows], isinstance(value, int), asked))
     print(fitted_table(columns, terminal_width()))
     return 0
 
 
+#: Keys of JSON → the former ones, without a unit, which stay beside them for one version.
+_FORMER = {"memory_bytes": "memory"}
+
+
 def _text(value: object) -> str:
+    if value is None:
+        return ""
     if isinstance(value, int) and value >= 10**8:
         return f"{value / 1e9:.5g} G"
     return ", ".join(value) if isinstance(value, list | tuple) else str(value)
@@ -75,8 +81,8 @@ def _presets() -> Iterator[dict]:
             "preset": name,
             "about": found.title,
             "gives": [kind for kind, names in parts.items() if name in names],
-            "npu": npu.npu if npu else "",
-            "memory": npu.memory if npu else 0,
+            "npu": npu.npu if npu else None,
+            "memory_bytes": npu.memory if npu else None,
             "formats": list(npu.peak) if npu else [],
         }
 
@@ -123,7 +129,7 @@ def _models() -> Iterator[dict]:
         }
     for name in recommendation_names():
         total = RecommendationModel.model_validate(name).params_total
-        rest = dict.fromkeys(("active", "layers", "hidden", "heads", "experts"), "")
+        rest = dict.fromkeys(("active", "layers", "hidden", "heads", "experts"))
         yield {"model": name, "about": "recommendation: embedding tables and MLPs", "parameters": total, **rest}
 
 

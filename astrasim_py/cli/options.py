@@ -36,8 +36,11 @@ def engine_option(parser: argparse.ArgumentParser, default: str | None = AUTO) -
     parser.add_argument("--engine", choices=ENGINES, default=default, help=text)
 
 
-def format_option(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="of the result on stdout")
+def format_option(parser: argparse._ActionsContainer, default: str | None = "text") -> None:
+    """``--format`` and ``--json``; None as default tells that nothing was asked for."""
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--format", choices=FORMATS, default=default, help="of the result on stdout (text)")
+    forms.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
 
 
 def only_option(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +59,9 @@ def gone_option(parser: argparse.ArgumentParser, name: str, problem: str, remedy
     parser.add_argument(name, type=refuse, help=argparse.SUPPRESS)
 
 
-#: What ``--format`` is where a person reads.
-TABLES = (None, "table", "text")
+#: Forms of a result, and those that a person reads.
+FORMATS = ("text", "json", "csv", "markdown")
+TABLES = (None, "text")
 
 
 def table_options(parser: argparse.ArgumentParser) -> None:
@@ -71,9 +75,7 @@ def table_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sort", metavar="COLUMN", help="order of the rows; --sort=-COLUMN: largest first")
     parser.add_argument("--top", type=int, metavar="N", help="only the first N rows")
-    parser.add_argument(
-        "--format", choices=(*TABLES[1:], "json", "csv", "markdown"), help="of the result on stdout; table by default"
-    )
+    format_option(parser, default=None)
 
 
 def selection_of(args: argparse.Namespace):

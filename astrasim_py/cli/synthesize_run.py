@@ -5,12 +5,12 @@ from collections.abc import Mapping
 
 from astrasim_py.api import write_algorithm
 from astrasim_py.cli.options import complain, make_parent, number_list
+from astrasim_py.cli.output import printed
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.cli.topologies import network_beside, size_matrix, topology_of
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.core.choices import MSCCL_DIALECTS
 from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, UsageError
-from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.files import write_file
 from astrasim_py.core.units import PS_PER_S, format_size, format_time, parse_size, parse_time
 from astrasim_py.engine.choose import better_in_network
@@ -69,7 +69,8 @@ def run_synthesize(args: argparse.Namespace) -> int:
             complain(_not_planned_for(args))
         row = {"topology": topology.name, **facts_of(result), "seconds": round(result.schedule.search.seconds, 3)}
         row |= {"reused": result.reused, "exact": args.exact, **_written(result, args, original)}
-    print(json_text(row) if args.format == "json" else _text(row, result))
+    if not printed(args.format, row):
+        print(_text(row, result))
     return EXIT_OK
 
 

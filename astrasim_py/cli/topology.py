@@ -6,10 +6,15 @@ TOPOLOGY is a file, a preset, or a shape as in torus:4x4 or leaf_spine,leaves=4,
 import argparse
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astrasim_py.cli.options import format_option
+from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.exact_json import json_text
+from astrasim_py.results.values import ns_number
+
+if TYPE_CHECKING:
+    from astrasim_py.topology.model import Topology
 
 _SUFFIXES = (".png", ".svg", ".pdf")
 #: Larger drawings show nothing.
@@ -35,15 +40,36 @@ def run(args: argparse.Namespace) -> int:
     if args.draw is not None and topology.links > _MOST_DRAWN:
         problem = f"{topology.links} links are too many to draw"
         raise UsageError("--draw", problem, f"draw a smaller one, of at most {_MOST_DRAWN} links")
-    if args.format == "json":
-        print(json_text({"name": topology.name, **facts}))
-    else:
-        print(topology.name)
-        for name, value in facts.items():
-            print(f"{name:<11} {value}")
+    files = []
     if args.draw is not None:
-        print(_draw(topology, args.draw or f"{re.sub(r'[^A-Za-z0-9._-]+', '_', topology.name) or 'topology'}.png"))
+        file = args.draw or f"{re.sub(r'[^A-Za-z0-9._-]+', '_', topology.name) or 'topology'}.png"
+        files.append(str(_draw(topology, file)))
+    if printed(args.format, {**_row(topology, rates), **facts, "files": files}):
+        return 0
+    print(topology.name)
+    for name, value in facts.items():
+        print(f"{name:<11} {value}")
+    for file in files:
+        print(file)
     return 0
+
+
+def _row(topology: "Topology", rates: bool) -> dict[str, object]:
+    """Facts for programs; null: rates of links that were not given."""
+    row: dict[str, object] = {
+        "name": topology.name,
+        "npus": topology.npus,
+        "switches": topology.vertices - topology.npus,
+        "links": topology.links,
+        "failed_npus": len(topology.failed),
+        "events": len(topology.events),
+    }
+    bandwidths = [float(rate) / 1e9 for rate in topology.bandwidths] if rates else []
+    latencies = topology.latency_ps.tolist() if rates else []
+    for key, choose in (("least", min), ("largest", max)):
+        row[f"{key}_bandwidth_GBps"] = choose(bandwidths, default=None)
+        row[f"{key}_latency_ns"] = ns_number(choose(latencies, default=None))
+    return row
 
 
 def _draw(topology, file: str) -> Path:

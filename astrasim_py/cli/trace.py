@@ -6,22 +6,33 @@ A trace is named by the prefix of a set (PREFIX.0.et, PREFIX.1.et, …) or by on
 import argparse
 import dataclasses
 import itertools
+import json
 import math
 import os
-from collections.abc import Iterable
+from collections import deque
 from glob import escape, glob
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astrasim_py.cli import trace_convert, trace_edit, trace_share, trace_synthesize
-from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, TraceError, UsageError
-from astrasim_py.core.exact_json import json_text
+from astrasim_py.cli.options import format_option
+from astrasim_py.cli.output import printed
+from astrasim_py.core.errors import (
+    EXIT_CHECK_FAILED,
+    EXIT_OK,
+    AstraError,
+    CheckFailed,
+    ErrorList,
+    TraceError,
+    UsageError,
+)
 from astrasim_py.core.files import named
 from astrasim_py.core.units import format_size, number_of
 
 if TYPE_CHECKING:
     from astrasim_py.chakra.diff import Difference
+    from astrasim_py.chakra.trace import ExecutionTrace
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
     def action(name: str, text: str) -> argparse.ArgumentParser:
         action_parser = actions.add_parser(name, help=text, description=text)
-        action_parser.add_argument("--format", choices=("text", "json"), default="text")
+        format_option(action_parser)
         return action_parser
 
     lint = action("lint", "check files, dependencies, attributes, and what ranks say of each other")
@@ -98,9 +109,7 @@ def _lint(args: argparse.Namespace) -> int:
             if not any(".et" in os.path.basename(path) for path in glob(f"{escape(name)}.*")):
                 find_prefix(name)  # says that there is nothing of that name
             findings += lint_prefix(name, args.groups or trace_share.groups_beside(name))
-    if args.format == "json":
-        print(json_text([dataclasses.asdict(f) for f in findings]))
-    else:
+    if not printed(args.format, findings, columns=[field.name for field in dataclasses.fields(Finding)]):
         for finding in findings:
             print(finding)
         counts = {s: sum(f.severity == s for f in findings) for s in ("error", "warning", "info")}
@@ -112,8 +121,7 @@ def _stats(args: argparse.Namespace) -> int:
     from astrasim_py.chakra.stats import workload_stats
 
     stats = workload_stats(_read(args.trace), args.dependencies)
-    if args.format == "json":
-        print(json_text(dataclasses.asdict(stats)))
+    if printed(args.format, dataclasses.asdict(stats)):
         return EXIT_OK
     lines: list[str | tuple[str, object]] = [("traces", stats.traces), ("nodes", stats.nodes)]
     lines += [(f"  {name}", count) for name, count in stats.by_type.items()]
@@ -147,20 +155,40 @@ def _stats(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     from astrasim_py.chakra.stats import show
-    from astrasim_py.chakra.text_io import to_lines
 
     traces = _read(args.trace)
     if not 0 <= args.rank < len(traces):
         raise UsageError("--rank", f"{args.rank} is not one of {len(traces)} ranks", f"write 0..{len(traces) - 1}")
-    if args.format == "json":
-        if args.node:
-            raise UsageError("--node", "JSON lines are of whole traces", "drop --node")
-        lines: Iterable[str] = to_lines(traces[args.rank])
+    trace = traces[args.rank]
+    if args.format == "text":
+        for line in show(trace, args.node):
+            print(line)
     else:
-        lines = show(traces[args.rank], args.node)
-    for line in lines:
-        print(line)
+        printed(args.format, _nodes(trace, args.node), columns=[*_NODE])
     return EXIT_OK
+
+
+#: Keys of a node as Chakra's JSON has them, with the values that it leaves out.
+_NODE: dict[str, object] = {
+    "id": 0, "name": "", "type": "", "ctrl_deps": [], "data_deps": [], "start_time_micros": 0, "duration_micros": 0,
+}  # fmt: skip
+
+
+def _nodes(trace: "ExecutionTrace", ids: list[int] | None) -> list[dict[str, object]]:
+    """The nodes of a trace, or those of these ids in this order. Raises TraceError: no node of that id."""
+    from astrasim_py.chakra.stats import show
+    from astrasim_py.chakra.text_io import to_lines
+
+    nodes: list[dict[str, object]] = [_NODE | json.loads(line) for line in itertools.islice(to_lines(trace), 1, None)]
+    for node in nodes:
+        node["attr"] = node.pop("attr", [])
+        for name in ("raw", "prefix"):  # which keep a file's bytes
+            node.pop(name, None)
+    if ids is None:
+        return nodes
+    deque(show(trace, ids), 0)  # refuses ids that there are not
+    by_id = {node["id"]: node for node in nodes}
+    return [by_id[number] for number in ids]
 
 
 def _difference_row(difference: "Difference") -> dict[str, object]:
@@ -186,18 +214,18 @@ def _diff(args: argparse.Namespace) -> int:
         raise UsageError("--tolerance", f"{args.tolerance} is not a fraction", "write e.g. 0.05")
     first, second = _read(args.first), _read(args.second)
     if len(first) != len(second):
-        print(f"{args.first} has {len(first)} ranks, {args.second} has {len(second)}")
-        return EXIT_CHECK_FAILED
+        problem = f"{args.first} has {len(first)} ranks, {args.second} has {len(second)}"
+        raise CheckFailed("trace diff", problem, "compare sets of as many ranks")
     results = [
         diff(a, b, match=args.match, duration_tolerance=args.tolerance) for a, b in zip(first, second, strict=True)
     ]
     different = False
-    if args.format == "json":
-        print(json_text([_difference_row(result) for result in results]))
+    rows = [{"rank": rank, **_difference_row(result)} for rank, result in enumerate(results)]
+    for_programs = printed(args.format, rows)
     for rank, result in enumerate(results):
         equal = not (result.changes or result.only_first or result.only_second or result.reordered)
         different |= not equal
-        if args.format == "json" or equal:
+        if for_programs or equal:
             continue
         print(f"rank {rank}: {result.matched} nodes paired by {result.match}")
         for title, ids in (
@@ -213,6 +241,6 @@ def _diff(args: argparse.Namespace) -> int:
             print(f"  {nodes} {change.field}: {change.before!r} -> {change.after!r}")
         if len(result.changes) > 50:
             print(f"  … {len(result.changes) - 50} more changes")
-    if not different and args.format == "text":
+    if not different and not for_programs:
         print(f"no difference in {len(results)} rank{'s' if len(results) != 1 else ''}")
     return EXIT_CHECK_FAILED if different else EXIT_OK

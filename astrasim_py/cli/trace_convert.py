@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from astrasim_py.cli.main import Parser
 from astrasim_py.cli.options import complain, format_option, make_parent
+from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
-from astrasim_py.core.exact_json import json_bytes, json_text
+from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.workload.trace_readers import Conversion, convert, reader_names, trace_reader
 
 if TYPE_CHECKING:
@@ -48,23 +49,27 @@ def run(args: argparse.Namespace) -> int:
     """Convert; exits with 1, and writes nothing, where the result is not to be trusted."""
     from astrasim_py.runs.progress import progress_line
 
+    files: list[str] = []
     with progress_line(quiet=args.quiet) as line:
         conversion = convert(args.reader, args, line.show)
         trusted = (args.allow_partial or not conversion.problems) and not (args.strict and conversion.warnings)
         if trusted:
-            _write(args, conversion, line.show)
-    print(json_text(conversion.report) if args.format == "json" else "\n".join(conversion.lines))
+            files = _write(args, conversion, line.show)
+    for_programs = printed(args.format, {**conversion.report, "files": files})
+    if not for_programs:
+        print("\n".join(conversion.lines))
     complain(f"not to be trusted: {problem}" for problem in conversion.problems)
     if not trusted:
         strict = "there are warnings, and --strict is given"
         complain([f"nothing was written; {'--allow-partial writes it anyway' if conversion.problems else strict}"])
-    elif args.format != "json":
-        files = [f"{args.target}.{rank}.et{'.gz' if args.gzip else ''}" for rank in (0, conversion.workload.ranks - 1)]
-        print(f"written: {' … '.join(dict.fromkeys(files))}")
+    elif not for_programs:
+        first, last = files[0], files[conversion.workload.ranks - 1]
+        print(f"written: {' … '.join(dict.fromkeys((first, last)))}")
     return EXIT_OK if trusted else EXIT_CHECK_FAILED
 
 
-def _write(args: argparse.Namespace, conversion: Conversion, say: Callable[[str], None]) -> None:
+def _write(args: argparse.Namespace, conversion: Conversion, say: Callable[[str], None]) -> list[str]:
+    """Write the set; returns the files."""
     from astrasim_py.chakra.et_io import write_prefix
     from astrasim_py.chakra.groups import groups_json
 
@@ -77,4 +82,5 @@ def _write(args: argparse.Namespace, conversion: Conversion, say: Callable[[str]
 
     make_parent(args.target)
     beside = {".groups.json": groups_json(workload.groups), ".report.json": json_bytes(conversion.report)}
-    write_prefix(args.target, traces(), ranks=workload.ranks, gzip=args.gzip, beside=beside)
+    paths = write_prefix(args.target, traces(), ranks=workload.ranks, gzip=args.gzip, beside=beside)
+    return [*map(str, paths), *(f"{args.target}{end}" for end in beside)]

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable
 
 from astrasim_py.cli.options import make_parent, number_list
+from astrasim_py.cli.output import printed
 from astrasim_py.cli.trace_share import check_apart, read_set, read_with_hints, rule_options, write_set
 from astrasim_py.core.errors import EXIT_OK, UnitError, UsageError
-from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import parse_time
 
 #: Most nodes that are drawn.
@@ -127,15 +127,14 @@ def run_part(args: argparse.Namespace) -> int:
         hint = f"; nodes begin from 0 to {last / 10**6:g} µs" if times else ""
         hint += "".join(f"; {text}: {lost[key]}" for key, text in _LOST.items() if lost[key])
         raise UsageError(args.trace, f"has no such nodes{hint}", "look at them with trace show")
-    write_set(args, part)
+    files = write_set(args, part)
     facts = {"ranks": part.ranks, "nodes": sum(map(len, workload.traces)), "kept": sum(map(len, part.traces))}
-    return _said(args, facts, {key: lost[key] for key in _LOST})
+    return _said(args, facts, files, {key: lost[key] for key in _LOST})
 
 
-def _said(args: argparse.Namespace, facts: dict, lost: dict | None = None) -> int:
-    """Print what was made; in text of what was lost only what there is."""
-    if args.format == "json":
-        print(json_text(facts | (lost or {})))
+def _said(args: argparse.Namespace, facts: dict, files: list[str], lost: dict | None = None) -> int:
+    """Print what was made; in text of what was lost only what there is, and no files, which are named by the user."""
+    if printed(args.format, facts | (lost or {}) | {"files": files}):
         return EXIT_OK
     print(", ".join(f"{key} {value}" for key, value in facts.items()))
     for key, value in (lost or {}).items():
@@ -158,8 +157,9 @@ def run_merge(args: argparse.Namespace) -> int:
     check_apart(args.target, *args.sources)
     sets = [*map(_workload, args.sources, _groups(args, len(args.sources)))]
     merged = (one_after_another if args.in_sequence else side_by_side)(sets)
-    write_set(args, merged)
-    return _said(args, {"ranks": merged.ranks, "nodes": sum(map(len, merged.traces)), "groups": len(merged.groups)})
+    files = write_set(args, merged)
+    facts = {"ranks": merged.ranks, "nodes": sum(map(len, merged.traces)), "groups": len(merged.groups)}
+    return _said(args, facts, files)
 
 
 def run_graph(args: argparse.Namespace) -> int:
@@ -201,7 +201,7 @@ def run_graph(args: argparse.Namespace) -> int:
         raise UsageError(args.target, "is neither .dot nor .graphml", f"write {args.target}.dot")
     make_parent(args.target)
     write_file(args.target, f"{text}\n".encode())
-    return _said(args, {"nodes": len(ids), "edges": len(edges)})
+    return _said(args, {"nodes": len(ids), "edges": len(edges)}, [args.target])
 
 
 def _plain(text: str) -> str:
@@ -226,7 +226,8 @@ def run_timeline(args: argparse.Namespace) -> int:
     make_parent(args.target)
     write_file(args.target, chunks)
     last = max((int(end.max(initial=0)) for _, end in times), default=0)
-    return _said(args, {"ranks": len(ranks), "nodes": sum(map(len, traces)), "microseconds": last / 10**6})
+    facts = {"ranks": len(ranks), "nodes": sum(map(len, traces)), "microseconds": last / 10**6}
+    return _said(args, facts, [args.target])
 
 
 def run_compare(args: argparse.Namespace) -> int:
@@ -252,8 +253,7 @@ def run_compare(args: argparse.Namespace) -> int:
         first, second = (rules.run(workload, topology).makespan for workload, rules in sets)
         rows.append({"network": name, "first_us": first / 10**6, "second_us": second / 10**6,
                      "difference": (second - first) / max(first, 1)})  # fmt: skip
-    if args.format == "json":
-        print(json_text(rows))
+    if printed(args.format, rows):
         return EXIT_OK
     wide = max(28, *(len(name) + 2 for name in topologies))
     print(f"{'network':<{wide}}{'A, µs':>16}{'B, µs':>16}{'B against A':>13}")

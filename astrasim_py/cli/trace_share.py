@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Callable
 
 from astrasim_py.cli.options import complain, gone_option, make_parent
+from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import EXIT_OK, CheckFailed, OutputError, ScenarioError, TraceError, UsageError
-from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.files import named
 
 #: Levels that were removed.
@@ -132,13 +132,15 @@ def _check_priced(workload, roofline: bool) -> None:
             raise TraceError(trace.place, problem, 'price them: --peak "312 TFLOP/s"')
 
 
-def write_set(args: argparse.Namespace, workload, beside: dict[str, bytes] | None = None) -> None:
-    """Write a set, its groups, and what goes beside it."""
+def write_set(args: argparse.Namespace, workload, beside: dict[str, bytes] | None = None) -> list[str]:
+    """Write a set, its groups, and what goes beside it; returns the files."""
     from astrasim_py.chakra.et_io import write_prefix
 
     make_parent(args.target)
     old = {".groups.json": b"{}"} if groups_beside(args.target) else {}  # of an earlier set
-    write_prefix(args.target, workload.traces, beside=old | _groups(workload) | (beside or {}))
+    files = _groups(workload) | (beside or {})
+    paths = write_prefix(args.target, workload.traces, beside=old | files)
+    return [*map(os.fspath, paths), *(f"{args.target}{end}" for end in files)]
 
 
 def _groups(workload) -> dict[str, bytes]:
@@ -155,11 +157,9 @@ def run_skeleton(args: argparse.Namespace) -> int:
     check_apart(args.target, args.trace)
     workload, compute, semantics = read_set(args)
     skeleton = skeleton_workload(workload, compute, semantics)
-    write_set(args, skeleton)
+    files = write_set(args, skeleton)
     before, after = (sum(map(len, part.traces)) for part in (workload, skeleton))
-    if args.format == "json":
-        print(json_text({"ranks": skeleton.ranks, "nodes": before, "kept": after}))
-    else:
+    if not printed(args.format, {"ranks": skeleton.ranks, "nodes": before, "kept": after, "files": files}):
         print(f"{skeleton.ranks} ranks, {before} nodes -> {after}")
     if after > before:
         complain(["the skeleton is larger than the full set, which gives the same times"])
@@ -200,16 +200,17 @@ def run_share(args: argparse.Namespace) -> int:
     strings, attributes = strings_of(workload)
     names = {topology.name, *(name for name, _ in topology.switches)} if topology else set()
     _search(args, strings | attributes | names, shared, beside)
-    write_set(args, shared, beside)
+    files = write_set(args, shared, beside)
     gone = removed(workload, shared, attributes)
-    facts = {"level": args.level, "seed": seed, "scales": asdict(scales), "removed": gone}
+    facts = {"level": args.level, "seed": seed, "scales": asdict(scales), "removed": gone, "price": None}
     paid = None
     if args.price != "none":
         with progress_line() as line:
             line.show("simulating on six networks")
             paid = price(original, shared, rules, scales)
         facts["price"] = asdict(paid)
-    print(json_text(facts) if args.format == "json" else "\n".join(_said(args, facts, paid)))
+    if not printed(args.format, facts | {"files": files}):
+        print("\n".join(_said(args, facts, paid)))
     return EXIT_OK
 
 

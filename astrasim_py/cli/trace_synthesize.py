@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from astrasim_py.cli.options import check_positive, make_parent
+from astrasim_py.cli.output import printed
 from astrasim_py.cli.trace_share import check_apart, read_set, rule_options, write_set
 from astrasim_py.core.errors import EXIT_OK, TraceError, UnitError, UsageError
-from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import format_time
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -88,8 +88,7 @@ def run_learn(args: argparse.Namespace) -> int:
     for row in rows if args.format == "text" else ():
         told = f"{row['repeats']} x {row['block']} places" if row["repeats"] else "nothing repeats"
         print(f"{row['ranks']} ranks, {row['programs']} programs: {told}; {row['has']}")
-    if args.format == "json":
-        print(json_text(rows))
+    printed(args.format, rows)
     return EXIT_OK
 
 
@@ -164,8 +163,9 @@ def run_synthesize(args: argparse.Namespace) -> int:
     wrong = [each for each in lint(made.traces, made.groups) if each.severity == "error"]
     if wrong:
         raise TraceError(f"workload {number}", f"makes no valid set: {wrong[0].message}", "learn it anew")
-    write_set(args, made)
+    files = write_set(args, made)
     facts = {"ranks": made.ranks, "nodes": sum(map(len, made.traces)), "workload": number, "seed": args.seed}
-    facts |= {"repeats": wanted.repeats} if args.want else {}
-    print(json_text(facts) if args.format == "json" else ", ".join(f"{key} {value}" for key, value in facts.items()))
+    if not printed(args.format, facts | {"repeats": wanted.repeats, "files": files}):
+        facts |= {"repeats": wanted.repeats} if args.want else {}
+        print(", ".join(f"{key} {value}" for key, value in facts.items()))
     return EXIT_OK

@@ -7,12 +7,13 @@ closed forms of our own algorithms, and figures of ASTRA-sim. Exits with 1 if a 
 import argparse
 from contextlib import nullcontext
 from dataclasses import asdict
+from typing import Any
 
 from astrasim_py.cli import validate_measured
 from astrasim_py.cli.options import check_positive, engine_option, engines_text, format_option, only_option
+from astrasim_py.cli.output import printed
 from astrasim_py.cli.validate_training import error_text
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
-from astrasim_py.core.exact_json import json_text
 
 #: Rows that are off which text shows; JSON has them all.
 SHOWN = 20
@@ -41,18 +42,19 @@ def run(args: argparse.Namespace) -> int:
     measured = None
     if args.cases is None and (not args.only or MEASURED in args.only):
         measured = compare(packaged_rows(), engine=args.engine)
-    print(_json(report, measured) if args.format == "json" else _text(report, measured))
+    document = _document(report, measured)
+    if not printed(args.format, document, document["groups"]):
+        print(_text(report, measured))
     return EXIT_OK if report.passes else EXIT_CHECK_FAILED
 
 
-def _json(report, measured) -> str:
+def _document(report, measured) -> dict[str, Any]:
     total = asdict(report.judged)
     del total["group"], total["judged"]
     rows: dict[str, object] = {"groups": [asdict(group) for group in report.groups]}
     rows["off"] = [asdict(case) for case in report.off]
-    if measured is not None:
-        rows["measured"] = validate_measured.measured_json(measured, "platform")
-    return json_text(total | {"engines": report.engines} | rows)
+    rows["measured"] = None if measured is None else validate_measured.measured_json(measured, "platform")
+    return total | {"engines": report.engines} | rows
 
 
 def _text(report, measured) -> str:

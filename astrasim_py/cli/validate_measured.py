@@ -9,8 +9,8 @@ import math
 from dataclasses import asdict
 
 from astrasim_py.cli.options import complain, engine_option, format_option
+from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
-from astrasim_py.core.exact_json import json_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,27 +62,22 @@ def run(args: argparse.Namespace) -> int:
     report = compare(rows, args.profile, args.engine, args.programs)
     complain(report.notes)
     total = report.group()
-    if args.format == "json":
-        document = measured_json(report, "platform", "collective", "ranks", "band")
-        document |= {"worst": _worst(report), "notes": report.notes, "warnings": warnings}
-        print(json_text(document))
-    else:
-        print(_text(report))
+    contents: dict[str, bytes] = {}
     if args.figures:
         contents = {f"{args.out}/{name}": content for name, content in figures(report).items()}
         write_files(contents.items(), make_folder=True)
+    document = measured_json(report, "platform", "collective", "ranks", "band")
+    document |= {"worst": _worst(report), "notes": report.notes, "warnings": warnings, "files": [*contents]}
+    if not printed(args.format, document, document["groups"]):
+        print(_text(report))
         complain(f"figure: {name}" for name in contents)
     within = all(limit is None or 100 * getattr(total, f"{name}_rel_error") <= limit for name, limit in limits.items())
     return EXIT_OK if within else EXIT_CHECK_FAILED
 
 
-def _known(group) -> dict:
-    return {key: value for key, value in asdict(group).items() if value is not None}
-
-
 def measured_json(report, *keys: str) -> dict:
     """Errors of all rows, and by `keys`."""
-    return _known(report.group()) | {"groups": [_known(group) for group in report.groups(*keys)]}
+    return asdict(report.group()) | {"groups": [*map(asdict, report.groups(*keys))]}
 
 
 def _worst(report) -> list[dict]:

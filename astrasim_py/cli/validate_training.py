@@ -5,10 +5,11 @@ Nothing passes or fails here.
 
 import argparse
 from dataclasses import asdict
+from typing import Any
 
 from astrasim_py.cli.options import format_option, only_option
+from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import EXIT_OK
-from astrasim_py.core.exact_json import json_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,21 +24,20 @@ def run(args: argparse.Namespace, *, calibrate: bool = False) -> int:
     from astrasim_py.validation.training_rows import read_rows
 
     report = compare(read_rows(args.rows, args.only), calibrate=calibrate)
-    print(_json(report) if args.format == "json" else _text(report))
+    document = _document(report)
+    if not printed(args.format, document, document["groups"]):
+        print(_text(report))
     return EXIT_OK
 
 
-def _json(report) -> str:
-    def shown(errors) -> dict:
-        return {key: value for key, value in asdict(errors).items() if value is not None}
-
-    total = shown(report.total)
+def _document(report) -> dict[str, Any]:
+    total = asdict(report.total)
     del total["group"]
     left_out = [
         {"place": row.place, "id": row.id, "source": row.source, "reason": row.problem} for row in report.unpredicted
     ]
-    groups = {"groups": [shown(one) for one in report.groups], "summaries": [shown(one) for one in report.summaries]}
-    return json_text(total | groups | {"unpredicted": left_out})
+    groups = {"groups": [*map(asdict, report.groups)], "summaries": [*map(asdict, report.summaries)]}
+    return total | groups | {"unpredicted": left_out}
 
 
 def _text(report) -> str:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from astrasim_py.cli.options import format_option
+from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
-from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import number_of
 
 #: Keys of a verdict in JSON, in this order.
@@ -71,11 +71,9 @@ def run(args: argparse.Namespace) -> int:
                 raise
             # Verify the others all the same.
             refused.append(error)
-    if args.format == "json":
-        rows = [_row(*one) for one in found]
-        several = len(args.sources) > 1 or len(rows) > 1
-        print(json_text(rows if several else rows[0]))
-    elif found:
+    rows = [_row(*one) for one in found]
+    several = len(args.sources) > 1 or len(rows) > 1
+    if not printed(args.format, rows if several else rows[0]) and found:
         print("\n\n".join(_text(*one) for one in found))
     if refused:
         raise refused[0] if len(refused) == 1 else ErrorList(refused)

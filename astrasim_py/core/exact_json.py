@@ -56,6 +56,15 @@ def _json(value: object, line: str | None) -> str:
     return brackets[0] + below + f",{below}".join(items) + line + brackets[1]
 
 
+def json_line(value: object) -> str:
+    """`json_text` on one line.
+
+    >>> json_line({"b": [1, {"c": None}]})
+    '{"b": [1, {"c": null}]}'
+    """
+    return _json(value, None)
+
+
 def json_bytes(value: object) -> bytes:
     return (json_text(value) + "\n").encode()
 

@@ -30,7 +30,9 @@ def test_a_set_is_written_with_its_report_and_lints_clean(tmp_path, capsys):
     names = {"kineto": "recorded_cpu/moe_4/kineto_{rank}.json.gz", "et": "recorded_cpu/moe_4/et_{rank}.json.gz"}
     assert converted(tmp_path / "moe", "--format", "json", "--replay", **names) == 0
     report = json.loads(capsys.readouterr().out)
+    files = report.pop("files")
     assert report == json.loads((tmp_path / "moe.report.json").read_text())
+    assert sorted(files) == sorted(map(str, tmp_path.iterdir()))
     assert [one["rank"] for one in report["ranks"]] == [0, 1, 2, 3]
     assert all(one["join"]["rate"] == 1 and len(one["largest_gaps"]) <= 5 for one in report["ranks"])
     assert report["calls"] == {"all_reduce": 8, "all_to_all": 12}

@@ -377,7 +377,7 @@ def test_a_group_without_an_action_says_what_its_actions_are(capsys):
         ("list topolgy", '"topology"'),
         ("trace slic a b", '"slice"'),
         ("run s.yaml --record sumary", '"summary"'),
-        ("run s.yaml --jons 3", '"--jobs"'),
+        ("run s.yaml --frsh", '"--fresh"'),
     ],
 )
 def test_a_misspelt_word_names_the_nearest_one(capsys, words, hint):

@@ -214,7 +214,7 @@ def test_exit_code_table_and_json(folder, ours, capsys):
     capsys.readouterr()
     assert main(["measured", "validate", "cases", str(path), "--jobs", "1", "--format", "json"]) == 1
     out = json.loads(capsys.readouterr().out)
-    assert set(out) == {"cases", "exact", "median_rel_error", "worst_rel_error", "engines", "groups", "off"}
+    assert set(out) == {"cases", "exact", "median_rel_error", "worst_rel_error", "engines", "groups", "off", "measured"}
     assert set(out["groups"][0]) == {"group", "judged", "cases", "exact", "median_rel_error", "worst_rel_error"}
     assert (out["engines"], out["off"][0]["engine"]) == ({"simpy": 2}, "simpy")
     assert (out["cases"], out["exact"], out["median_rel_error"], out["worst_rel_error"]) == (2, 1, 0.25, 0.5)
