@@ -90,11 +90,13 @@ OPTIONAL = {
     "astrasim_py.engine.stuck",
     "astrasim_py.preparation.by_dimension",
     "astrasim_py.report.arranged_rows",
+    "astrasim_py.report.chosen_rows",
     "astrasim_py.report.critical_path",
     "astrasim_py.report.plots",
     "astrasim_py.report.record_plots",
     "astrasim_py.report.timeline",
     "astrasim_py.runs.better_algorithm",
+    "astrasim_py.runs.chosen_points",
     "astrasim_py.runs.cluster",
     "astrasim_py.runs.jobs",
     "astrasim_py.runs.pool",
@@ -265,7 +267,7 @@ def test_the_compiled_engine_imports_no_dialect():
 
 @pytest.mark.parametrize(
     ("name", "options", "most_modules", "most_lines"),
-    [("first_steps", (), 150, 24_000), ("ring_vs_torus", ("--points", "1/140"), 182, 30_200)],
+    [("first_steps", (), 150, 24_000), ("ring_vs_torus", ("--share", "1/140"), 182, 30_200)],
 )
 def test_a_run_imports_no_more_than_it_did(tmp_path, name, options, most_modules, most_lines):
     """`benchmarks/loaded.py --list` says what imports each module first."""

@@ -4,12 +4,16 @@ Nothing is simulated. Every error is printed with its place.
 """
 
 import argparse
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from astrasim_py.cli.options import each, format_option, scenario_options, strict_option
+from astrasim_py.cli.options import each, format_option, scenario_files, scenario_options, strict_option
 from astrasim_py.core.errors import AstraError, CheckFailed, ErrorList, worst
 from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import number_of
+
+if TYPE_CHECKING:
+    from astrasim_py.core.point_names import PointName
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,13 +24,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     codes = [0]
-    rows = list(each(args.scenarios, lambda path: _check(path, args), codes))
+    files = scenario_files(args.scenarios, "results", codes)
+    rows = list(each(files.items(), lambda item: _check(*item, args), codes))
     if args.format == "json":
         print(json_text(rows))
     else:
         for row in rows:
             messages = number_of(row["messages"], "message") if row["points"] else "nothing"
             points = number_of(row["points"], "point")
+            if row["left_out"]:
+                points = f"{row['points']} of {row['points'] + row['left_out']} points, the others are left out"
             print(f"{row['file']}: {row['scenario']}: {points}, {messages}")
             for warning in row["warnings"]:
                 print(f"  warning: {warning}")
@@ -35,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     return worst(codes)
 
 
-def _check(path: str, args: argparse.Namespace) -> dict[str, Any]:
+def _check(path: str, names: "Sequence[PointName]", args: argparse.Namespace) -> dict[str, Any]:
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.load import load_scenario
 
@@ -44,10 +51,12 @@ def _check(path: str, args: argparse.Namespace) -> dict[str, Any]:
     from astrasim_py.dialects.tiles.check import check_tiles
     from astrasim_py.engine.simulation import plan_for
     from astrasim_py.preparation.prepare import prepare
+    from astrasim_py.runs.chosen_points import chosen_numbers
     from astrasim_py.runs.unused import Use, unused, unused_by_all
     from astrasim_py.system.plan_notes import plan_notes
 
-    points = expand(scenario)
+    expanded = expand(scenario)
+    points = [expanded[number] for number in chosen_numbers(expanded, names)]
     warnings: list[str] = []
     hints: list[str] = []
     errors: dict[str, AstraError] = {}
@@ -74,7 +83,7 @@ def _check(path: str, args: argparse.Namespace) -> dict[str, Any]:
         use = uses[alike]
         total += 0 if use is None else use.messages
         listed += [] if use is None else [unused(point, use)]
-    warnings += unused_by_all(listed)
+    warnings += unused_by_all(listed) if len(points) == len(expanded) else []
     if args.strict:
         errors |= {text: CheckFailed("", text) for text in warnings}
     if errors:
@@ -83,6 +92,7 @@ def _check(path: str, args: argparse.Namespace) -> dict[str, Any]:
         "file": str(path),
         "scenario": scenario.name,
         "points": len(points),
+        "left_out": len(expanded) - len(points),
         "messages": total,
         "warnings": list(dict.fromkeys(warnings)),
         "hints": list(dict.fromkeys(hints)),

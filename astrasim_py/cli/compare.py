@@ -1,13 +1,14 @@
 """Two results side by side: points with the same swept values, the time of each, and the ratio, largest change first.
 
 results compare ring_vs_torus other/ring_vs_torus
-results compare before after size="1 MiB" --format markdown
+results compare before@size="1 MiB" after@size="1 MiB" --format markdown
+results compare ring_vs_torus@topology=ring @topology=torus_2d
 """
 
 import argparse
-import os
 from decimal import Decimal
 
+from astrasim_py.cli.names import NAME, NAME_HELP, point_names
 from astrasim_py.cli.options import selection_of, table_options, terminal_width
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.exact_json import json_text
@@ -22,9 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names",
         nargs="+",
-        metavar="A B [KEY=VALUE…]",
-        help="two folders of results or of points, or names or files of scenarios that were run; KEY=VALUE: only such "
-        "points of both",
+        metavar=NAME,
+        help=f"{NAME_HELP}. Two; @… alone is of the name before it, with its other values",
     )
     parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     table_options(parser)
@@ -32,17 +32,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from astrasim_py.inspection.compare import compare_named, comparison_columns, comparison_text
-    from astrasim_py.inspection.point_choice import parse_words
     from astrasim_py.report.result_table import markdown_text
     from astrasim_py.results.csv_io import csv_rows
 
     selection = selection_of(args)
-    names = [word for word in args.names if "=" not in word or os.path.exists(word)]
+    names = point_names(args.names, args.out)
     if len(names) != 2:
         raise UsageError("results compare", f"names {len(names)} results", "name two")
     first, second = names
-    points = parse_words([word for word in args.names if word not in names])
-    comparison = compare_named(first, second, args.out, points)
+    comparison = compare_named(first, second, args.out)
     swept = {key: {str(row.sweep.get(key)) for row in comparison.rows} for row in comparison.rows for key in row.sweep}
     selection.check(swept | dict.fromkeys(("a_ns", "b_ns", "ratio"), ()))
     rows = selection.of(comparison.rows)

@@ -1,13 +1,13 @@
 """Say where the time of a finished point went: the critical path across ranks, exposed communication by collective, the
 busiest links, and what would save most. Of two points: what differs.
 
-  explain ring_vs_torus size="1 MiB" model=cut_through placement=linear topology=torus_2d
-  explain ring_vs_torus size="1 MiB" model=cut_through placement=linear topology=ring topology=torus_2d
+  explain ring_vs_torus@size="1 MiB",model=cut_through,placement=linear,topology=torus_2d
+  explain ring_vs_torus@size="1 MiB",model=cut_through,placement=linear,topology=ring @topology=torus_2d
 """
 
 import argparse
-import os
 
+from astrasim_py.cli.names import NAME, NAME_HELP, point_names
 from astrasim_py.cli.options import check_positive, complain, engines_text
 
 #: Options may stand between names and values.
@@ -18,9 +18,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "names",
         nargs="+",
-        metavar="NAME | KEY=VALUE",
-        help="a folder of results, or the name or the file of a scenario that was run; then as many swept values as "
-        "tell the point from the others. Two names, or a key with two values: what differs",
+        metavar=NAME,
+        help=f"{NAME_HELP}. Two: what differs; @… alone is of the name before it, with its other values",
     )
     parser.add_argument(
         "--worst",
@@ -33,15 +32,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from astrasim_py.inspection.explained import difference_of, explain_chosen
-    from astrasim_py.inspection.point_choice import parse_words
     from astrasim_py.report.difference import difference_text
     from astrasim_py.report.explain import explanation_text
     from astrasim_py.report.jobs import jobs_text
 
     check_positive(args, "lines")
-    names = [word for word in args.names if "=" not in word or os.path.exists(word)]
-    selection = parse_words([word for word in args.names if word not in names])
-    explained = explain_chosen(names, selection, args.out, worst=args.worst)
+    names = point_names(args.names, args.out)
+    explained = explain_chosen(names, args.out, worst=args.worst)
     for explanation in explained:
         complain(explanation.notes)
     if len(explained) == 2:

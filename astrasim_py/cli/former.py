@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from astrasim_py.cli.former_points import renewed_pairs, renewed_points
 from astrasim_py.cli.verbs import SHORT, VERBS
 
 #: The version in which former spellings go.
@@ -118,6 +119,19 @@ FORMER_VERBS = {
     "lesson": FormerVerb(_to("new", "lesson"), (("lesson 1 2 3.5", "new lesson 1 2 3.5"),)),
 }
 
+
+def _view(words: list[str]) -> list[str]:
+    """``--point`` behind the name, and ``--out PAGE.html``, which is ``--output`` now."""
+    points, rest = taken(words, "--point")
+    outs, others = taken(rest, "--out")
+    if outs and outs[-1].endswith((".html", ".htm")):
+        rest = [*others, "--output", outs[-1]]
+    names = [place for place, word in enumerate(rest) if word[:1] != "-"]
+    if not points or not names:
+        return rest
+    return [*rest[: names[0]], *renewed_points(rest[names[0]], points), *rest[names[0] + 1 :]]
+
+
 #: Former words of commands, in the order in which they are rewritten.
 FORMER_WORDS = (
     FormerWords(
@@ -132,6 +146,33 @@ FORMER_WORDS = (
             ((f"{' '.join(command)} x.yaml --format table", f"{' '.join(command)} x.yaml --format text"),),
         )
         for command in (("run",), ("results", "list"), ("results", "compare"))
+    ),
+    FormerWords(("run",), renamed("--points", "--share"), (("run x.yaml --points 1/2", "run x.yaml --share 1/2"),)),
+    FormerWords(
+        ("results", "explain"),
+        renewed_pairs,
+        (
+            ("explain x size=1 topology=a", "explain x@size=1,topology=a"),
+            ("explain x size=1 topology=a topology=b --lines 3", "explain x@size=1,topology=a @topology=b --lines 3"),
+        ),
+    ),
+    FormerWords(
+        ("results", "compare"),
+        renewed_pairs,
+        (("compare a b size=1 --top 3", "results compare a@size=1 b@size=1 --top 3"),),
+    ),
+    FormerWords(
+        ("results", "view"),
+        _view,
+        (
+            ("view x --point size=1,a=2 --point a=3", "view x@size=1,a=2 @a=3"),
+            ("view x --point size=1 --out page.html", "view x@size=1 --output page.html"),
+        ),
+    ),
+    FormerWords(
+        ("optimize",),
+        renewed_pairs,
+        (("optimize x.yaml size=1 --out f", "optimize x.yaml@size=1 --out f"),),
     ),
 )
 

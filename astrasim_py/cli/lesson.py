@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
+from astrasim_py.core.point_names import shell_word
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +40,9 @@ def run(args: argparse.Namespace) -> int:
         unit = f" [{question.unit}]" if question.unit else ""
         print("\n" + _filled(f"{number}. {question.step}: {question.ask}{unit}"))
         if question.points:
-            points = " ".join(f'--point "{point}"' for point in question.points)
-            print(f"   python -m astrasim_py view results/{exercise.lesson} {points} --open")
+            first, *others = question.points
+            names = (shell_word(name) for name in (f"{exercise.lesson}@{first}", *(f"@{point}" for point in others)))
+            print(f"   python -m astrasim_py view {' '.join(names)} --open")
         if args.solution:
             print(_filled(f"{_shown(exercise, question)}: {question.why}"))
         elif sys.stdin.isatty():

@@ -1,12 +1,12 @@
 """Optimize a step: algorithms of all calls, pieces, overlap, buckets, order and placement together, by simulation.
 
 Goes on where it was stopped if the same arguments are given again; --budget and --evaluations may differ. Ctrl-C writes
-the best so far (exit code 130). Results: DIR/scenario.yaml with every choice, DIR/report.md, DIR/before_after.svg.
+the best so far (exit code 130). Results: OUT/scenario.yaml with every choice, OUT/report.md, OUT/before_after.svg.
 """
 
 import argparse
 
-from astrasim_py.cli.options import check_positive, complain, engine_option, format_option
+from astrasim_py.cli.options import SCENARIO, check_positive, complain, engine_option, format_option
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
 from astrasim_py.core.exact_json import json_text
@@ -17,9 +17,14 @@ MIXED = True
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenario", metavar="SCENARIO.yaml")
-    parser.add_argument("point", nargs="*", metavar="KEY=VALUE", help='of a sweep: the point, e.g. size="1 MiB"')
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of the results, new or of this search")
+    parser.add_argument(
+        "scenario",
+        metavar=SCENARIO,
+        help="a scenario file, or a scenario that was run; behind @ as many swept values as mean one point",
+    )
+    parser.add_argument(
+        "--out", metavar="FOLDER", help="folder of this search, new or its own (results/NAME-optimized)"
+    )
     parser.add_argument("--over", metavar="KINDS", help="of algorithms,chunks,tiles,buckets,order,priority,placement")
     parser.add_argument("--budget", metavar="T", help='wall-clock time of the search ("60 s"; none with --evaluations)')
     parser.add_argument("--evaluations", type=int, metavar="N", help="end after so many candidates: always the same")
@@ -36,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Search, write the best, and say what it is."""
     from pathlib import Path
 
-    from astrasim_py.inspection.point_choice import parse_words
+    from astrasim_py.cli.names import one_scenario
     from astrasim_py.optimizer.optimize import optimize
     from astrasim_py.optimizer.point import point_of
     from astrasim_py.optimizer.write import check_files, write_optimized
@@ -46,14 +51,15 @@ def run(args: argparse.Namespace) -> int:
     check_positive(args, "evaluations")
     seconds = _seconds(args)
     allowed = {"allow_outside": args.allow_outside, "allow_code": args.allow_code}
-    scenario = load_scenario(args.scenario, args.set, **allowed)
-    selection = parse_words(args.point)
-    check_files(point_of(scenario, selection))
+    name = one_scenario(args.scenario)
+    scenario = load_scenario(name.name, args.set, **allowed)
+    args.out = args.out or f"results/{scenario.name}-optimized"
+    check_files(point_of(scenario, name.values))
     with progress_line(quiet=args.quiet) as line:
         result = optimize(
             scenario,
             args.out,
-            wanted=selection,
+            wanted=name.values,
             over=args.over,
             seconds=seconds,
             evaluations=args.evaluations,

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from astrasim_py.core.choices import AUTO, ENGINES, FOLDED, LEVELS
@@ -18,6 +18,7 @@ from astrasim_py.core.files import make_folders, named
 from astrasim_py.core.units import parse_time
 
 if TYPE_CHECKING:
+    from astrasim_py.core.point_names import PointName
     from astrasim_py.results.model import Row, Summary
 
 T = TypeVar("T")
@@ -43,25 +44,11 @@ def format_option(parser: argparse._ActionsContainer, default: str | None = "tex
     forms.add_argument("--json", action="store_const", const="json", dest="format", help="short for --format json")
 
 
-def only_option(parser: argparse.ArgumentParser) -> None:
-    """``--only``, of verbs that read sets of measured times."""
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="NAME", help="only this set or source; repeatable"
-    )
-
-
-def gone_option(parser: argparse.ArgumentParser, name: str, problem: str, remedy: str) -> None:
-    """An option that was removed: it is refused, with what to use instead."""
-
-    def refuse(text: str) -> str:
-        raise UsageError(name, problem, remedy)
-
-    parser.add_argument(name, type=refuse, help=argparse.SUPPRESS)
-
-
 #: Forms of a result, and those that a person reads.
 FORMATS = ("text", "json", "csv", "markdown")
 TABLES = (None, "text")
+#: How a scenario is named whose points can be chosen.
+SCENARIO = "SCENARIO.yaml[@key=value,…]"
 
 
 def table_options(parser: argparse.ArgumentParser) -> None:
@@ -94,10 +81,26 @@ def terminal_width() -> int | None:
 
 
 def scenario_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenarios", nargs="+", metavar="SCENARIO.yaml")
+    parser.add_argument(
+        "scenarios",
+        nargs="+",
+        metavar=SCENARIO,
+        help="scenario files, or scenarios that were run; behind @: only the points with these swept values",
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
     parser.add_argument("--allow-outside", action="store_true", help="files may lie outside the scenario's folder")
     parser.add_argument("--allow-code", action="store_true", help="the scenario may name Python files, which are run")
+
+
+def scenario_files(words: Sequence[str], out: str, codes: list[int]) -> dict[str, list[PointName]]:
+    """Scenario files → the names that choose points of each, none where all are meant. The errors of a word are
+    printed, their exit code goes to `codes`. Raises UsageError: a word is no name.
+    """
+    if all("@" not in word and os.path.isfile(word) for word in words):
+        return {word: [] for word in words}
+    from astrasim_py.inspection.point_choice import by_file, point_names, scenario_file
+
+    return by_file(each(point_names(words, out), lambda name: scenario_file(name, out), codes))
 
 
 def strict_option(parser: argparse.ArgumentParser) -> None:

@@ -1,19 +1,32 @@
-"""Draw the figures of a finished scenario again; of the folder of one point, its links and a Gantt chart."""
+"""Draw the figures of a finished scenario again; of points that are chosen, of each its links and a Gantt chart.
+
+plot ring_vs_torus
+plot ring_vs_torus@topology=torus_2d,size="1 MiB",model=cut_through,placement=linear
+"""
 
 import argparse
 
+from astrasim_py.cli.names import NAME, NAME_HELP, point_names
 from astrasim_py.cli.options import complain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="results/SCENARIO, or the folder of a point in it")
+    parser.add_argument("names", nargs="+", metavar=NAME, help=NAME_HELP)
+    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+
+
+#: Options may stand between names.
+MIXED = True
 
 
 def run(args: argparse.Namespace) -> int:
+    from astrasim_py.inspection.point_choice import folders_named
     from astrasim_py.inspection.stored_results import plot_folder
 
-    drawing = plot_folder(args.folder)
-    complain(drawing.notes)
-    for path in drawing.figures:
-        print(path)
+    for name in point_names(args.names, args.out):
+        for folder in folders_named(name, args.out):
+            drawing = plot_folder(folder)
+            complain(drawing.notes)
+            for path in drawing.figures:
+                print(path)
     return 0

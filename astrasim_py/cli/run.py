@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astrasim_py.cli import options
@@ -28,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     options.record_options(parser)
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
     parser.add_argument("--cluster", metavar="ADDRESS", help="workers of a Dask scheduler, e.g. tcp://host:8786")
-    parser.add_argument("--points", metavar="I/N", help="only the I-th of N shares of the points")
+    parser.add_argument("--share", metavar="I/N", help="only the I-th of N shares of the points")
     options.strict_option(parser)
     parser.add_argument("--fresh", action="store_true", help="compute finished points again")
     parser.add_argument(
@@ -52,7 +53,9 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--jobs", "counts processes of this machine, and --cluster has its own", "leave one out")
     limits, selection, timeline = options.limits_of(args), options.selection_of(args), options.timeline_of(args)
     codes, allowed = [0], {"allow_outside": args.allow_outside, "allow_code": args.allow_code}
-    loaded = list(options.each(args.scenarios, lambda path: load_scenario(path, args.set, **allowed), codes))
+    files = options.scenario_files(args.scenarios, args.out, codes)
+    loaded = list(options.each(files, lambda path: load_scenario(path, args.set, **allowed), codes))
+    chosen = {Path(path): points for path, points in files.items()}
     names = [scenario.name for scenario in loaded]
     twice = sorted(name for name in dict.fromkeys(names) if names.count(name) > 1)
     if twice:
@@ -60,19 +63,24 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.results.repeats import medians
     from astrasim_py.runs.plan import options_for
     from astrasim_py.runs.progress import on_terminal
-    from astrasim_py.runs.sweep import parse_share, run_scenario
+    from astrasim_py.runs.sweep import run_scenario
     from astrasim_py.scenario.variables import swept_values
 
     for scenario in loaded:
         selection.check(swept_values(scenario.axes))
-    share = None if args.points is None else parse_share(args.points)
+    share = None
+    if args.share is not None:
+        from astrasim_py.runs.chosen_points import parse_share
+
+        share = parse_share(args.share)
     rows: list[Row] = []
     keywords = {name: getattr(args, name) for name in _PASSED_ON}
     point_keys = {"level": args.record, "engine": args.engine, "fold": args.fold, "timeline": timeline, **limits}
 
     def run_one(scenario: "LoadedScenario") -> "RunResult":
         progress = on_terminal(scenario.name, quiet=args.quiet)
-        return run_scenario(scenario, options_for(scenario, **point_keys), points=share, progress=progress, **keywords)
+        run_options, points = options_for(scenario, **point_keys), chosen[scenario.path]
+        return run_scenario(scenario, run_options, points=share, names=points, progress=progress, **keywords)
 
     for result in options.each(loaded, run_one, codes):
         print_failures(result, whole=args.verbose or len(result.rows) == 1)
@@ -145,6 +153,9 @@ def _show(result: "RunResult", rows: "Sequence[Row]", plots: "Sequence[PlotSpec]
     print(_rows_text(rows, plots, width, args) if rows else "no row meets --where")
     if 0 < len(rows) < len(medians(result.rows)):
         print(f"{len(rows)} of {number_of(len(medians(result.rows)), 'row')}")
+    if result.left_out:
+        points = number_of(len(result.rows) + result.left_out, "point")
+        print(f"{len(result.rows)} of {points}; the others are left out here, and kept in the tables of the folder")
     pairs = zip(result.rows, result.summaries, strict=True)
     jobs = medians([row.of_job(job) for row, summary in pairs if summary for job in summary.jobs])
     if jobs and (args.verbose or len(jobs) <= _MOST_JOBS):

@@ -1,44 +1,34 @@
 """List the stored points of scenarios, the newest last: those of a scenario as it is now, and older ones."""
 
 import argparse
-import os
 from datetime import UTC, datetime
-from pathlib import Path
 
+from astrasim_py.cli.names import NAME, NAME_HELP, point_names
 from astrasim_py.cli.options import complain, selection_of, table_options, terminal_width
-from astrasim_py.core.errors import UsageError
 from astrasim_py.core.exact_json import json_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", nargs="?", default="results", metavar="DIR", help="results/SCENARIO, or results")
+    parser.add_argument("names", nargs="*", metavar=NAME, help=f"{NAME_HELP}; all scenarios in --out by default")
+    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     table_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from astrasim_py.inspection.stored_results import stored_runs
+    from astrasim_py.inspection.listed_runs import runs_named
     from astrasim_py.report.result_table import csv_text, markdown_text
     from astrasim_py.report.tables import Column, fitted_table, time_text
-    from astrasim_py.results.stored_points import POINTS, earlier_layout, names_in, point_names, why_no_point
 
     wanted = selection_of(args)
-    top = Path(args.folder)
-    inside = [top / name for name in names_in(top) if os.path.isdir(top / name)]
-    found = [row for folder in (top, *inside) for row in stored_runs(folder)]
-    for folder in (top, *inside):
-        if earlier := earlier_layout(folder):
-            complain([f"{folder} holds {earlier}; run the scenario again"])
-    if not found:
-        for folder in (top, *inside):
-            for place in (folder / POINTS / name for name in point_names(folder)):
-                raise UsageError(str(place), *why_no_point(place))
-        raise UsageError(args.folder, "holds no finished point", "name a folder of results, e.g. results/ring_vs_torus")
+    notes: list[str] = []
+    stored = runs_named(point_names(args.names or [args.out], args.out), args.out, notes)
+    complain(notes)
     swept: dict[str, set[str]] = {}
-    for row in found:
+    for row in stored:
         for key, value in row.sweep.items():
             swept.setdefault(key, set()).add(str(value))
     wanted.check(swept)
-    rows = wanted.of(found)
+    rows = wanted.of(stored)
     if args.format in ("json", "csv"):
         print(json_text(rows) if args.format == "json" else csv_text(rows, ("level", "finished", "current", "folder")))
         return 0

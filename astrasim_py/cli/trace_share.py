@@ -5,8 +5,9 @@ import os
 import secrets
 from collections.abc import Callable
 
-from astrasim_py.cli.options import complain, gone_option, make_parent
+from astrasim_py.cli.options import complain, make_parent
 from astrasim_py.cli.output import printed
+from astrasim_py.cli.shared_options import gone_option
 from astrasim_py.core.errors import EXIT_OK, CheckFailed, OutputError, ScenarioError, TraceError, UsageError
 from astrasim_py.core.files import named
 

@@ -10,8 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from astrasim_py.cli import validate_measured
-from astrasim_py.cli.options import check_positive, engine_option, engines_text, format_option, only_option
+from astrasim_py.cli.options import check_positive, engine_option, engines_text, format_option
 from astrasim_py.cli.output import printed
+from astrasim_py.cli.shared_options import only_option
 from astrasim_py.cli.validate_training import error_text
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
 

@@ -7,8 +7,9 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from astrasim_py.cli.options import format_option, only_option
+from astrasim_py.cli.options import format_option
 from astrasim_py.cli.output import printed
+from astrasim_py.cli.shared_options import only_option
 from astrasim_py.core.errors import EXIT_OK
 
 

@@ -2,6 +2,9 @@
 
 The page is one HTML file with its data inside. It needs nothing from outside and can be sent to others. With --serve it
 is shown by this program instead, and sizes, algorithms, links and ranks can be changed in it; nothing is written.
+
+  view ring_vs_torus@topology=torus_2d,size="1 MiB",model=cut_through,placement=linear
+  view ring_vs_torus@topology=torus_2d,size="1 MiB",model=cut_through,placement=linear @placement=snake
 """
 
 import argparse
@@ -9,19 +12,19 @@ import sys
 import webbrowser
 from pathlib import Path
 
+from astrasim_py.cli.names import NAME, NAME_HELP, point_names
 from astrasim_py.cli.options import complain
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="DIR", help="results/SCENARIO, the scenario, or the folder of a point")
     parser.add_argument(
-        "--point",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE,…",
-        help='the point, e.g. "size=1 MiB,topology=ring"; twice: two points side by side, with one clock',
+        "names",
+        nargs="+",
+        metavar=NAME,
+        help=f"{NAME_HELP}. Two: side by side; @… alone is of the name before it, with its other values",
     )
-    parser.add_argument("--out", metavar="FILE", help="the page; page.html by default")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the page; page.html by default")
+    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     parser.add_argument("--open", action="store_true", help="open it in a browser")
     parser.add_argument(
         "--serve", action="store_true", help="show the page over a live engine, on this machine only, until Ctrl-C"
@@ -29,12 +32,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, metavar="N", help="of --serve; by default any that is free")
 
 
+#: Options may stand between names.
+MIXED = True
+
+
 def run(args: argparse.Namespace) -> int:
     from astrasim_py.core.errors import UsageError
 
     if args.serve:
-        if args.out is not None:
-            raise UsageError("--out", "names a file, and --serve writes none", "drop one of them")
+        if args.output is not None:
+            raise UsageError("--output", "names a file, and --serve writes none", "drop one of them")
         return _serve(args)
     if args.port is not None:
         raise UsageError("--port", "is of --serve", "add --serve, or drop it")
@@ -43,9 +50,9 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.inspection.view import view_page
 
     notes: list[str] = []
-    page = view_page(args.folder, args.point, notes)
+    page = view_page(point_names(args.names, args.out), args.out, notes)
     complain(notes)
-    path = write_file(args.out or "page.html", page, make_folder=True)
+    path = write_file(args.output or "page.html", page, make_folder=True)
     print(path)
     if args.open:
         webbrowser.open(Path(path).resolve().as_uri())
@@ -58,7 +65,8 @@ def _serve(args: argparse.Namespace) -> int:
     from astrasim_py.live.view_live import LivePage
 
     notes: list[str] = []
-    with closing(LivePage(args.folder, args.point, args.port or 0, notes)) as page:
+    names = point_names(args.names, args.out)
+    with closing(LivePage(names, args.out, args.port or 0, notes)) as page:
         complain([*notes, "open this address in a browser on this machine; Ctrl-C ends it"])
         print(page.url)
         sys.stdout.flush()

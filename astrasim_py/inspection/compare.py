@@ -2,15 +2,16 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.extras import optional_module
+from astrasim_py.core.point_names import SIGN, PointName
 from astrasim_py.core.shown import Shown
-from astrasim_py.inspection.point_choice import points_named
+from astrasim_py.inspection.point_choice import Name, point_name, points_named
 from astrasim_py.report.tables import Column, fitted_table, rate, time_text
 from astrasim_py.results.model import About, Number, Row, SweptRecord, Texts
 from astrasim_py.results.repeats import SEED, medians
@@ -96,31 +97,31 @@ def compare(a: RunResult | str | os.PathLike[str], b: RunResult | str | os.PathL
     return compare_named(first, second)
 
 
-def compare_named(
-    a: str | os.PathLike,
-    b: str | os.PathLike,
-    out: str | os.PathLike = "results",
-    selection: Mapping[str, Sequence[str]] | None = None,
-) -> Comparison:
-    """`compare` for names; `out`: folder of all results; `selection`: key → values of which a point has one."""
-    sides = [medians([point.row for point in points_named(name, selection or {}, out)]) for name in (a, b)]
+def compare_named(first: Name, second: Name, out: str | os.PathLike = "results") -> Comparison:
+    """`compare` for names; `out`: folder of all results. Points need not share a key of which the names choose two
+    values, as in ``NAME@topology=ring`` and ``NAME@topology=mesh``.
+    """
+    a, b = point_name(first, out), point_name(second, out)
+    sides = [medians([point.row for point in points_named(name, out)]) for name in (a, b)]
     keys = [key for key in sides[0][0].sweep if key in sides[1][0].sweep and key != SEED]
+    apart = [key for key in keys if _tells_apart(key, a, b, sides)]
+    keys = [key for key in keys if key not in apart]
     single = all(len(side) == 1 for side in sides)
-    first, second = ({() if single else _place(row, keys): row for row in side} for side in sides)
-    for side, rows_by_place, name in zip(sides, (first, second), (a, b), strict=True):
+    of_a, of_b = ({() if single else _place(row, keys): row for row in side} for side in sides)
+    for side, rows_by_place, name in zip(sides, (of_a, of_b), (a, b), strict=True):
         if len(rows_by_place) < len(side):
             unshared = [key for key in side[0].sweep if key not in keys]
             problem = f"{len(side)} points have the same {' and '.join(keys) or 'values'}"
-            raise UsageError(str(name), problem, f"choose some by {' and '.join(unshared)}=…")
-    rows = [_row(first[place], second[place], {} if single else None) for place in first if place in second]
+            raise UsageError(str(name), problem, f"choose some by {SIGN}{'=…,'.join(unshared)}=…")
+    rows = [_row(of_a[place], of_b[place], of_a[place].sweep if single else apart) for place in of_a if place in of_b]
     if not rows:
-        raise UsageError(f"{a} and {b}", "have no point in common", f"swept are {_swept(first)}, and {_swept(second)}")
+        raise UsageError(f"{a} and {b}", "have no point in common", f"swept are {_swept(of_a)}, and {_swept(of_b)}")
     rows.sort(key=lambda row: -abs(math.log(row.ratio)) if row.ratio else 1)
     return Comparison(
-        names=(os.fspath(a), os.fspath(b)),
+        names=(str(a), str(b)),
         rows=tuple(rows),
-        only_a=tuple(first[place].point for place in first if place not in second),
-        only_b=tuple(second[place].point for place in second if place not in first),
+        only_a=tuple(of_a[place].point for place in of_a if place not in of_b),
+        only_b=tuple(of_b[place].point for place in of_b if place not in of_a),
     )
 
 
@@ -130,10 +131,18 @@ def _place(row: Row, keys: Sequence[str]) -> tuple:
     return tuple((kind, worth) if worth else text for kind, worth, text in kinds)
 
 
-def _row(a: Row, b: Row, sweep: Mapping[str, str] | None) -> ComparisonRow:
+def _tells_apart(key: str, a: PointName, b: PointName, sides: Sequence[Sequence[Row]]) -> bool:
+    """Whether two names choose one value each of a swept key, and not the same."""
+    if not any({key, key.rpartition(".")[2]} & name.values.keys() for name in (a, b)):
+        return False
+    first, second = ({value_order(row.sweep[key]) for row in side} for side in sides)
+    return len(first) == len(second) == 1 and first != second
+
+
+def _row(a: Row, b: Row, hidden: Collection[str]) -> ComparisonRow:
     a_ns, b_ns = (row.time_ns if row.status == "done" else None for row in (a, b))
     return ComparisonRow(
-        sweep=a.sweep if sweep is None else sweep,
+        sweep={key: value for key, value in a.sweep.items() if key not in hidden},
         a_ns=a_ns,
         b_ns=b_ns,
         ratio=rounded(Fraction(b_ns) / Fraction(a_ns), 6) if a_ns and b_ns else None,

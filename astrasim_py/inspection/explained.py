@@ -1,18 +1,19 @@
 """Explain stored points: where the time of one went, and where those of two differ."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from astrasim_py.core.choices import LEVELS
-from astrasim_py.core.errors import AstraError, UsageError
+from astrasim_py.core.errors import AstraError
+from astrasim_py.core.point_names import PointName, parse_values
 from astrasim_py.inspection.advice import advice
-from astrasim_py.inspection.point_choice import one_of, parse_words, points_named, several, worst_of
+from astrasim_py.inspection.point_choice import point_name, point_named, points_named, worst_of
 from astrasim_py.inspection.stored_results import at_level, point_of, records_of
 from astrasim_py.preparation.prepare import prepare
+from astrasim_py.report.chosen_rows import several
 from astrasim_py.report.difference import Difference
 from astrasim_py.report.explain import Explanation, explain
 from astrasim_py.results.store import RunOptions
@@ -36,28 +37,27 @@ def explain_folder(path: str | os.PathLike, point: str | Mapping[str, str] = "")
     """Explain the one point that a name and swept values (or the name of a point) mean; see `explain_point`. Raises
     UsageError: there is no such point, or more than one.
     """
-    points = points_named(path, {})
-    matches = tuple(stored for stored in points if stored.manifest.point == point)
-    if point and not matches:
-        words = re.split(r",(?=[^,=]+=)", point) if isinstance(point, str) else [f"{k}={v}" for k, v in point.items()]
-        matches = points_named(path, parse_words(words))
-    return explain_point(one_of(matches or points, str(path)))
+    name = point_name(path)
+    if point:
+        matches = [stored for stored in points_named(name) if stored.manifest.point == point]
+        if len(matches) == 1:
+            return explain_point(matches[0])
+        values = parse_values(point) if isinstance(point, str) else {key: (str(text),) for key, text in point.items()}
+        name = PointName(name.name, {**name.values, **values})
+    return explain_point(point_named(name))
 
 
-def explain_chosen(
-    names: Sequence[str], selection: Mapping[str, Sequence[str]], out: str, *, worst: bool = False
-) -> list[Explained]:
-    """Explain the one point, or the two, that are meant. `names`: one, or one for each point. `selection`: key → values
-    of which a point has one. `worst`: of those that are meant the one farthest from its bound. Raises UsageError:
-    there is no such point, or more than two.
+def explain_chosen(names: Sequence[PointName], out: str | os.PathLike, *, worst: bool = False) -> list[Explained]:
+    """Explain the one point, or the two, that are meant. `names`: one, or one for each point. `worst`: of those that
+    are meant the one farthest from its bound. Raises UsageError: there is no such point, or more than two.
     """
-    if not names:
-        raise UsageError("explain", "which results?", "name a folder of results, or a scenario that was run")
-    points = [point for name in names for point in points_named(name, selection, out)]
+    groups = [points_named(name, out) for name in names]
+    points = [point for group in groups for point in group]
     if worst:
         points = [worst_of(points)]
     if len(points) > 2:
-        raise several(points, " ".join(names))
+        name, group = next((name, group) for name, group in zip(names, groups, strict=True) if len(group) > 1)
+        raise several([point.row for point in group], name, "one point, or two")
     return [explain_point(point, advise=len(points) == 1) for point in points]
 
 

@@ -1,15 +1,15 @@
 """The page that plays stored points."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from astrasim_py.core.errors import AstraError, UsageError
+from astrasim_py.core.point_names import PointName
 from astrasim_py.core.records import Records
 from astrasim_py.engine.simulation import plan_for
-from astrasim_py.inspection.point_choice import one_of, parse_words, points_named, worst_of
+from astrasim_py.inspection.point_choice import point_named, points_named, worst_of
 from astrasim_py.inspection.stored_results import at_level, point_of, records_of
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.report.page import packed, page_data, page_html
@@ -22,36 +22,30 @@ from astrasim_py.system.plan import Plan
 MOST_RUNS = 2
 
 
-def view_page(path: str | os.PathLike, words: Sequence[str], notes: list[str]) -> bytes:
+def view_page(names: Sequence[PointName], out: str | os.PathLike, notes: list[str]) -> bytes:
     """The page of one or two stored points; see `chosen_points`. `notes`: gets what a person should know."""
-    chosen, _ = chosen_points(path, words, notes)
+    chosen, _ = chosen_points(names, out, notes)
     ready = [at_level(point, "messages", notes) for point in chosen]
     title = ready[0].manifest.scenario
     return page_html(title, [packed(run_data(point)) for point in ready])
 
 
 def chosen_points(
-    path: str | os.PathLike, choices: Sequence[str], notes: list[str] | None = None
+    names: Sequence[PointName], out: str | os.PathLike = "results", notes: list[str] | None = None
 ) -> tuple[list[StoredPoint], tuple[StoredPoint, ...]]:
-    """One or two stored points, and all of their scenario. `path`: folder of a scenario's results or of a point, or the
-    scenario. `choices`: swept values such as ``size=1 MiB,topology=ring``; one text for each point. Without any, the
-    point farthest from its bound; `notes` gets which it is. Raises UsageError: there is no such point, or a choice
-    holds for several.
+    """One or two stored points, and all of the scenario of the first. `names`: one for each. `out`: folder of all
+    results. Of a single name without values the point farthest from its bound; `notes` gets which it is. Raises
+    UsageError: there is no such point, or more than one.
     """
-    if len(choices) > MOST_RUNS:
-        raise UsageError(str(path), f"{len(choices)} points are asked for", f"name {MOST_RUNS} at most")
-    points = points_named(path, {})
-    if not choices:
+    if len(names) > MOST_RUNS:
+        raise UsageError(str(names[0]), f"{len(names)} points are asked for", f"name {MOST_RUNS} at most")
+    points = points_named(names[0].name, out)
+    if len(names) == 1 and not names[0].values:
         worst = worst_of(points)
         if len(points) > 1 and notes is not None:
             notes.append(f"{len(points)} points; the one farthest from its bound is shown: {worst.manifest.point}")
         return [worst], points
-    return [one_of(points_named(path, parse_words(_words(text))), str(path)) for text in choices], points
-
-
-def _words(text: str) -> list[str]:
-    """The parts of ``a=1,b=2, 3``: ``a=1`` and ``b=2, 3``, whose value holds a comma."""
-    return [word for word in re.split(r",(?=[^,=]*=)", text) if word.strip()]
+    return [point_named(name, out) for name in names], points
 
 
 def run_data(stored: StoredPoint) -> dict:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.point_names import PointName
 from astrasim_py.inspection.view import chosen_points
 from astrasim_py.live.live import LivePoint
 from astrasim_py.live.page_server import PageServer
@@ -19,8 +20,8 @@ class LivePage:
     `LivePoint`; raises UsageError: the port is taken, or the point cannot be run any more.
     """
 
-    def __init__(self, path: str | os.PathLike, choices: Sequence[str], port: int, notes: list[str]) -> None:
-        chosen, points = chosen_points(path, choices, notes)
+    def __init__(self, names: Sequence[PointName], out: str | os.PathLike, port: int, notes: list[str]) -> None:
+        chosen, points = chosen_points(names, out, notes)
         self._point, *beside = (LivePoint(stored, points) for stored in chosen)
         self._server = PageServer(port, self._answer)
         unchanged = self._point.run({})
@@ -29,7 +30,7 @@ class LivePage:
             runs = [self._worker.first(), *(self._worker.run(point.run({})) for point in beside)]
             wrong = [answer["error"] for answer in runs if "error" in answer]
             if wrong:
-                raise UsageError(str(path), f"cannot be run: {wrong[0]}")
+                raise UsageError(str(names[0]), f"cannot be run: {wrong[0]}")
         except BaseException:
             self.close()
             raise

@@ -1,11 +1,11 @@
 """What a run of a scenario is to do: its points, where they are kept, and which of them are finished already."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from astrasim_py.core.choices import FOLDED, LEVELS
 from astrasim_py.core.errors import AstraError, UsageError
@@ -19,6 +19,9 @@ from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario
 from astrasim_py.scenario.plot_spec import level_of
 from astrasim_py.system.machine_models import Limits
+
+if TYPE_CHECKING:
+    from astrasim_py.core.point_names import PointName
 
 #: Where the file of the scenario is named: beside the points, since it is no part of the results.
 OWNER = Path(stored_points.POINTS, stored_points.VOLATILE)
@@ -88,16 +91,22 @@ class SweepPlan:
         return [self.tasks[number].identity if number in self.tasks else None for number in range(len(self.points))]
 
 
-def asked_points(scenario: LoadedScenario, folder: Path, share: tuple[int, int] | None) -> SweepPlan:
+def asked_points(
+    scenario: LoadedScenario, folder: Path, share: tuple[int, int] | None, names: "Sequence[PointName]" = ()
+) -> SweepPlan:
     """A plan of the points that are asked for, before the store is looked at; see `run_scenario` for the parameters.
 
-    Raises UsageError: the folder holds the results of another file.
+    Raises UsageError: the folder holds the results of another file, or a name means no point.
     """
     _check_owner(scenario, folder)
     points = expand(scenario)
     first, step = (share[0] - 1, share[1]) if share else (0, 1)
-    chosen = tuple(range(first, len(points), step))
-    return SweepPlan(scenario=scenario, folder=folder, points=points, chosen=chosen, tasks={}, results={})
+    chosen = tuple(range(len(points)))
+    if any(name.values for name in names):
+        from astrasim_py.runs.chosen_points import chosen_numbers
+
+        chosen = chosen_numbers(points, names)
+    return SweepPlan(scenario=scenario, folder=folder, points=points, chosen=chosen[first::step], tasks={}, results={})
 
 
 def plan_sweep(asked: SweepPlan, options: RunOptions, *, fresh: bool) -> SweepPlan:

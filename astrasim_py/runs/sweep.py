@@ -1,7 +1,6 @@
 """Run a scenario: plan it, have the points computed that are not finished, and report."""
 
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -16,7 +15,6 @@ from astrasim_py.core.errors import (
     EXIT_OUTPUT,
     AstraError,
     CheckFailed,
-    UsageError,
     worst,
 )
 from astrasim_py.core.exact_json import json_bytes
@@ -39,6 +37,8 @@ from astrasim_py.scenario.load import LoadedScenario
 
 if TYPE_CHECKING:
     import pandas
+
+    from astrasim_py.core.point_names import PointName
 
 _WARNING, _HINT = "warning: ", "hint: "
 #: Tables are written again where points land meanwhile; somebody else writes them if that goes on.
@@ -63,6 +63,7 @@ class RunResult(Shown):
     title: str
     folder: Path  # of its results
     rows: tuple[Row, ...]  # one per point asked for, in the order of the sweep
+    left_out: int = field(default=0, kw_only=True)  # points of the scenario that were not asked for
     exit_code: int  # the worst of its points, or 130
     failures: tuple[Failure, ...] = ()
     notes: tuple[str, ...] = ()  # what was done beside what was asked (points used again …), warnings and hints
@@ -105,18 +106,6 @@ class RunResult(Shown):
         return Shown._repr_html_(self) + table.to_html(max_rows=30, float_format="{:.6g}".format, index=False)
 
 
-def parse_share(text: str) -> tuple[int, int]:
-    """Read ``--points i/n``: the i-th of n shares, 1 ≤ i ≤ n.
-
-    >>> parse_share("2/8")
-    (2, 8)
-    """
-    match = re.fullmatch(r"(\d{1,18})/(\d{1,18})", text)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise UsageError("--points", f'"{text}" is not a share i/n with 1 ≤ i ≤ n', "write e.g. --points 1/4")
-    return int(match[1]), int(match[2])
-
-
 def run_scenario(
     scenario: LoadedScenario,
     options: RunOptions | None = None,
@@ -125,6 +114,7 @@ def run_scenario(
     jobs: int | None = 1,
     cluster: str | None = None,
     points: tuple[int, int] | None = None,
+    names: "Sequence[PointName]" = (),
     fresh: bool = False,
     figures: bool = True,
     strict: bool = False,
@@ -138,9 +128,10 @@ def run_scenario(
     `options`: of each point; by default the scenario's own (see `options_for`). `out`: folder of all results. `jobs`:
     worker processes; 1 runs in this process, None means one per core. `cluster`: address of a Dask scheduler whose
     workers compute the points, instead of processes of this machine. `points`: ``(i, n)``: only the i-th of n shares of
-    the points. `fresh`: compute finished points again. `figures`: draw the scenario's figures. `strict`: a point with a
-    warning has failed. `progress`: silent by default. Raises UsageError: fewer than one job, a name that is no name of
-    a folder, or a cluster that cannot be reached. Raises OutputError: the folder of results cannot be written at all.
+    the points. `names`: only the points that their values mean. `fresh`: compute finished points again. `figures`: draw
+    the scenario's figures. `strict`: a point with a warning has failed. `progress`: silent by default. Raises
+    UsageError: fewer than one job, a name that is no name of a folder, values that no point has, or a cluster that
+    cannot be reached. Raises OutputError: the folder of results cannot be written at all.
     """
     folder = store.scenario_folder(out, scenario.name)
     executor, progress = executor_of(jobs, cluster, folder), progress or Progress()
@@ -150,7 +141,7 @@ def run_scenario(
     interrupted = False
     try:
         with interruptible() as signals:
-            plan = asked_points(scenario, folder, points)
+            plan = asked_points(scenario, folder, points, names)
             plan = plan_sweep(plan, options or options_for(scenario), fresh=fresh)
             todo = [number for number in plan.chosen if number not in plan.results]
             progress.begin(len(plan.chosen), len(plan.chosen) - len(todo))
@@ -281,6 +272,7 @@ class _Report:
             title=plan.scenario.title,
             folder=plan.folder,
             rows=tuple(result.row for result in results),
+            left_out=len(plan.points) - len(plan.chosen),
             exit_code=EXIT_INTERRUPTED if self.interrupted else worst(codes),
             failures=tuple(self.failures),
             notes=tuple(dict.fromkeys(self.notes)),

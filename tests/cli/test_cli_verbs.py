@@ -147,7 +147,7 @@ def test_rows_have_the_keys_that_were_promised(scenario, capsys):
 def test_shares_of_the_points_make_up_the_whole(scenario, capsys):
     names = []
     for share in ("1/2", "2/2"):
-        code, out, _ = run(capsys, scenario, "--points", share, "--format", "json", "--jobs", 1)
+        code, out, _ = run(capsys, scenario, "--share", share, "--format", "json", "--jobs", 1)
         assert code == 0
         names += [row["point"] for row in json.loads(out)]
     assert names == ["size=1 KiB", "size=1 MiB"]
@@ -166,7 +166,7 @@ EXITS = [
     (2, ["absent.yaml"], None),
     (2, ["nonsense", "--option"], None),
     (2, ["run"], None),
-    (2, ["run", "s.yaml", "--points", "3/2"], RING),
+    (2, ["run", "s.yaml", "--share", "3/2"], RING),
     (2, ["run", "s.yaml", "--jobs", "0"], RING),
     (2, ["run", "s.yaml", "--max-sim-time", "5"], RING),
     (2, ["run", "s.yaml", "--set", "x"], RING),

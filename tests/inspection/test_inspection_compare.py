@@ -68,7 +68,7 @@ def test_every_form_has_the_same_points(told, folder):
     assert csv[0] == "shape,size,a_ns,b_ns,ratio,status_a,status_b"
     assert len(rows) == len(csv) - 1 == len(markdown) - 2 == 4
     assert told("a/s", "b/s", "--sort=-ratio", "--top", "1", "--format", "csv")[1].count("\n") == 2
-    assert told("a/s", "b/s", "shape=ring", "size=1 MiB", "--format", "csv")[1].count("\n") == 2
+    assert told("a/s@shape=ring,size=1 MiB", "b/s@shape=ring,size=1 MiB", "--format", "csv")[1].count("\n") == 2
 
 
 def test_two_points_are_compared_whatever_their_values(told, folder):
@@ -77,14 +77,20 @@ def test_two_points_are_compared_whatever_their_values(told, folder):
     assert "over 1 point" in told(*map(str, points))[1]
 
 
+def test_values_of_one_result_are_compared(told):
+    rows = json.loads(told("a/s@shape=ring", "@shape=switch", "--format", "json")[1])["rows"]
+    assert sorted(row["sweep"]["size"] for row in rows) == ["1 MiB", "16 MiB", "64 KiB"]
+    assert all(row["sweep"].keys() == {"size"} for row in rows)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["a/s"], "names 1 results; name two"),
         (["a/s", "b/x"], "no folder of results"),
-        (["a/s", "b/s", "sise=1 MiB"], 'did you mean "size"?'),
+        (["a/s@sise=1 MiB", "b/s"], 'did you mean "size"?'),
         (["a/s", "b/s", "--sort", "tiem"], '"tiem"'),
-        (["a/s", "b/s", "size=3 MiB"], "no point has"),
+        (["a/s", "b/s@size=3 MiB"], "no point has"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(told, words, said):
@@ -99,5 +105,5 @@ def test_results_that_share_no_point_are_refused(folder):
         ap.compare(folder / "a/s", folder / "a/t")
     (folder / "u.yaml").write_text(SCENARIO.replace("$shape", "ring").replace("shape: [ring, switch], ", ""))
     ap.run(folder / "u.yaml", out=folder / "a")
-    with pytest.raises(ap.AstraError, match=re.escape("choose some by shape=…")):
+    with pytest.raises(ap.AstraError, match=re.escape("choose some by @shape=…")):
         ap.compare(folder / "a/s", folder / "a/u")

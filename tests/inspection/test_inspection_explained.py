@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from fractions import Fraction
 
@@ -54,30 +55,35 @@ def told(folder, monkeypatch, capsys):
 @pytest.mark.parametrize("name", ["demo", "demo.yaml", "results/demo"])
 @pytest.mark.parametrize("size", ["1 MiB", "1MiB", "1048576", "1024 KiB"])
 def test_a_point_is_named_by_swept_values_as_in_yaml(told, name, size):
-    code, out, err = told(name, f"size={size}", "topology=mesh", "time=1000 ns")
+    code, out, err = told(f"{name}@size={size},topology=mesh,time=1000 ns")
     assert (code, err) == (0, "")
     assert out.startswith("demo: topology=mesh,size=1 MiB,time=1 us\n")
 
 
-def test_candidates_are_listed_one_in_a_line(told):
-    code, out, err = told("demo", "size=1 MiB", "topology=ring")
+def test_one_line_says_what_tells_points_apart(told):
+    code, out, err = told("demo@size=1 MiB,topology=ring")
     assert (code, out) == (0, out) and "B takes 1 µs longer" in out, "two points: what differs"
-    code, out, err = told("demo", "size=1 MiB")
-    lines = err.splitlines()
-    assert (code, out, len(lines)) == (2, "", 5)
-    assert "4 points" in lines[0] and lines[0].endswith("add topology=… and time=…")
-    assert "topology=ring,size=1 MiB,time=1 us" in lines[1]
+    code, out, err = told("demo@size=1 MiB")
+    (line,) = err.splitlines()
+    assert (code, out) == (2, "") and "means 4 points" in line and "they differ in topology, time" in line
+    example = line.partition("write e.g. ")[2]
+    assert example == '"demo@size=1 MiB,topology=ring,time=1 us"'
+    assert told(*shlex.split(example))[0] == 0
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["demo", "sise=1 MiB"], 'sise: is not swept; did you mean "size"?'),
-        (["demo", "size=3 MiB"], 'no point has "3 MiB"; write one of 64 KiB, 1 MiB'),
-        (["demo", "size=1 MiB", "topology=tours"], 'no point has "tours"'),
+        (["demo@sise=1 MiB"], 'demo@sise: is not swept; did you mean "size"? swept are topology, size, time'),
+        (["demo@size=3 MiB"], 'no point has "3 MiB"; there are 64 KiB, 1 MiB'),
+        (["demo@size=1 MiB,topology=tours"], 'no point with the values before it has "tours"; there are mesh, ring'),
+        (["demo@topology=rign"], 'no point has "rign"; did you mean "ring"? there are mesh, ring'),
+        (["demo@size>=1 MiB"], 'write --where "size>=1 MiB"'),
+        (["demo@size"], "write key=value behind @"),
+        (["dmeo@size=1 MiB"], 'did you mean "demo"?'),
+        (["@size=1 MiB"], "write the name before it"),
         (["dmeo"], 'did you mean "demo"?'),
-        (["size=1 MiB"], "which results?"),
-        (["demo", "=3"], "write KEY=VALUE"),
+        (["size=1 MiB"], "write the name before it: NAME@size=1 MiB"),
         (["demo", "demo", "--worst", "--lines", "0"], "--lines"),
     ],
 )
@@ -87,18 +93,18 @@ def test_a_wrong_choice_is_one_line(told, words, said):
 
 
 def test_a_file_means_points_of_the_file_as_it_is_now(told, folder):
-    words = "size=1 MiB", "time=1 us"
-    assert told("demo.yaml", "topology=ring", *words)[0] == 0
+    words = "size=1 MiB,time=1 us"
+    assert told(f"demo.yaml@topology=ring,{words}")[0] == 0
     file = folder / "demo.yaml"
     try:
         file.write_text(SCENARIO.replace("dims: [4], bandwidth: 50", "dims: [4], bandwidth: 25"))
-        assert told("demo.yaml", "topology=ring", *words)[0] == 0
-        code, _, err = told("demo.yaml", "topology=mesh", *words)
-        assert code == 2 and 'demo.yaml: topology: no point has "mesh"; write one of ring' in err
+        assert told(f"demo.yaml@topology=ring,{words}")[0] == 0
+        code, _, err = told(f"demo.yaml@topology=mesh,{words}")
+        assert code == 2 and 'demo.yaml@topology: no point has "mesh"; there are ring' in err
         file.write_text(SCENARIO.replace("500 ns", "400 ns"))
-        code, _, err = told("demo.yaml", "topology=ring", *words)
+        code, _, err = told(f"demo.yaml@topology=ring,{words}")
         assert code == 2 and err.count("\n") == 1 and "demo.yaml: is not as it was run" in err
-        assert told("demo", "topology=ring", *words)[0] == 0
+        assert told(f"demo@topology=ring,{words}")[0] == 0
     finally:
         file.write_text(SCENARIO)
 
@@ -106,11 +112,11 @@ def test_a_file_means_points_of_the_file_as_it_is_now(told, folder):
 def test_the_worst_point_is_the_one_farthest_from_its_bound(told, folder):
     rows = [row for row in ap.run(folder / "demo.yaml", out=folder / "results").rows if row["topology"] == "ring"]
     least = min(rows, key=lambda row: row["efficiency"])
-    assert told("demo", "topology=ring", "--worst")[1].startswith(f"demo: {least['point']}\n")
+    assert told("demo@topology=ring", "--worst")[1].startswith(f"demo: {least['point']}\n")
 
 
 def test_two_points_are_told_apart_by_category_collective_and_link(told, folder):
-    code, out, err = told("demo", "time=1 us", "size=1 MiB", "topology=ring", "topology=mesh")
+    code, out, err = told("demo@time=1 us,size=1 MiB,topology=ring", "@topology=mesh")
     assert (code, err) == (0, "")
     gap = ap.explain("demo", "topology=ring,size=1 MiB,time=1 us", {"topology": "mesh", "size": "1MiB", "time": "1us"})
     assert str(gap) in out

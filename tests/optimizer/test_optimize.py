@@ -231,9 +231,9 @@ WRONG = [
     (["--budget", "0 s"], {}, "--budget: 0 leaves no time"),
     (["--over", "algoritms"], {}, '--over: "algoritms" cannot be chosen; did you mean "algorithms"?'),
     (["--evaluations", "0"], {}, "--evaluations: 0 is less than 1"),
-    ([], SWEPT, '2 points, and one is optimized; add e.g. topology="ring"'),
-    (["topology=rng"], SWEPT, 'topology: no point has "rng"; write one of ring, other'),
-    (["size=4"], SWEPT, "size: is not swept"),
+    ([], SWEPT, "means 2 points, not one point; they differ in topology: write e.g."),
+    (["@topology=rng"], SWEPT, '@topology: no point has "rng"; did you mean "ring"? there are other, ring'),
+    (["@size=4"], SWEPT, "@size: is not swept; swept are topology"),
     ([], {"workload": [{"compute": {"time": "1 us"}}]}, "calls no collective"),
     (["--over", "buckets"], {}, "nothing to choose under buckets"),
 ]
@@ -243,7 +243,14 @@ WRONG = [
 def test_wrong_use_is_one_line(tmp_path, capsys, options, keys, said):
     path = tmp_path / "step.yaml"
     path.write_text(yaml.safe_dump({**scenario(), **keys}))
-    assert main(["optimize", str(path), "--out", str(tmp_path / "o"), *options]) == 2
+    values = [word for word in options if word[0] == "@"]
+    words = [
+        f"{path}{''.join(values)}",
+        "--out",
+        str(tmp_path / "o"),
+        *(word for word in options if word not in values),
+    ]
+    assert main(["optimize", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert not (tmp_path / "o").exists()

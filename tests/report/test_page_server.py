@@ -22,6 +22,7 @@ from worlds.pages import drawn, patient
 import astrasim_py as ap
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.point_names import PointName
 from astrasim_py.inspection.view import chosen_points
 from astrasim_py.live.live import LivePoint, run_live
 from astrasim_py.live.page_server import MOST_BYTES
@@ -48,7 +49,7 @@ def results(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def point(results):
-    chosen, points = chosen_points(results, ["size=64 KiB"])
+    chosen, points = chosen_points([PointName(str(results), {"size": ("64 KiB",)})])
     return LivePoint(chosen[0], points)
 
 
@@ -83,7 +84,7 @@ def test_ranks_of_jobs_are_moved(tmp_path):
         "sweep": {"placement": {"in a row": [0, 1, 2, 3]}},
     }
     ap.run(scenario, out=tmp_path, jobs=1)
-    (stored,), points = chosen_points(tmp_path / "two", [])
+    (stored,), points = chosen_points([PointName(str(tmp_path / "two"))])
     point = LivePoint(stored, points)
     assert [size["label"] for size in point.offers()["sizes"]] == ["all_reduce of a", "all_reduce of b"]
     before = run_live(point.run({}))["time_ps"]
@@ -119,7 +120,7 @@ class Served:
     """A server that runs in a process of its own."""
 
     def __init__(self, results) -> None:
-        command = [sys.executable, "-m", "astrasim_py", "view", str(results), "--point", "size=64 KiB", "--serve"]
+        command = [sys.executable, "-m", "astrasim_py", "view", f"{results}@size=64 KiB", "--serve"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.url = self.process.stdout.readline().strip()
         self.port, self.path = re.fullmatch(r"http://127\.0\.0\.1:(\d+)(/[\w-]{32}/)", self.url).groups()
@@ -256,11 +257,11 @@ def test_a_worker_that_dies_or_takes_long_is_replaced(served):
 
 
 def test_a_port_in_use_is_one_line(served, results, capsys):
-    view = ["view", str(results), "--point", "size=64 KiB"]
+    view = ["view", f"{results}@size=64 KiB"]
     for more, words in [
         (["--serve", "--port", str(served.port)], "cannot be used"),
         (["--serve", "--port", "70000"], "cannot be used"),
-        (["--serve", "--out", "x.html"], "drop one of them"),
+        (["--serve", "-o", "x.html"], "drop one of them"),
         (["--port", "8000"], "add --serve"),
     ]:
         assert main([*view, *more]) == 2

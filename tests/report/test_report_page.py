@@ -44,9 +44,9 @@ def folder(tmp_path_factory):
     (folder / "seen.yaml").write_text(SCENARIO, "utf-8")
     results = folder / "results"
     assert main(["run", str(folder / "seen.yaml"), "--out", str(results), "--quiet", "--jobs", "1"]) == 0
-    one = ["view", str(results / "seen"), "--point", "topology=torus"]
-    assert main([*one, "--out", str(folder / "one.html")]) == 0
-    assert main([*one, "--point", "topology=fabric", "--out", str(folder / "two.html")]) == 0
+    one = ["view", f"{results / 'seen'}@topology=torus"]
+    assert main([*one, "-o", str(folder / "one.html")]) == 0
+    assert main([*one, "@topology=fabric", "--output", str(folder / "two.html")]) == 0
     return folder
 
 
@@ -70,7 +70,7 @@ def test_the_page_needs_nothing_from_outside(folder):
 
 def test_the_same_point_gives_the_same_bytes(folder):
     again = folder / "again.html"
-    assert main(["view", str(folder / "results" / "seen"), "--point", "topology=torus", "--out", str(again)]) == 0
+    assert main(["view", "seen@topology=torus", "--out", str(folder / "results"), "-o", str(again)]) == 0
     assert again.read_bytes() == (folder / "one.html").read_bytes()
 
 
@@ -199,12 +199,11 @@ def test_the_critical_path_covers_the_makespan(run):
 
 def test_a_point_must_be_named(folder, capsys):
     results = str(folder / "results" / "seen")
-    out = ["--out", str(folder / "never.html")]
-    # Where there are several, each is listed in a line of its own.
-    for lines, point in ((3, []), (1, ["--point", "topology=ring"]), (1, ["--point", "topology=torus"] * 3)):
-        assert main(["view", results, *point, *out]) == 2
+    out = ["-o", str(folder / "never.html")]
+    for names in ([f"{results}@topology=ring"], [f"{results}@topology=torus"] * 3):
+        assert main(["view", *names, *out]) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == lines and "Traceback" not in error
+        assert error.count("\n") == 1 and "Traceback" not in error
     assert not (folder / "never.html").exists()
 
 
@@ -296,7 +295,7 @@ def test_a_click_says_what_a_link_an_npu_and_a_message_do(page, folder):
 def test_the_page_says_which_ranks_have_a_row(page, folder, monkeypatch):
     monkeypatch.setattr(page_module, "_MOST_BARS", 12)
     few = folder / "few.html"
-    assert main(["view", str(folder / "results" / "seen"), "--point", "topology=torus", "--out", str(few)]) == 0
+    assert main(["view", f"{folder / 'results' / 'seen'}@topology=torus", "-o", str(few)]) == 0
     shown(page, few)
     assert "Gantt chart: 6 of 16 ranks have a row, evenly spaced" in page.inner_text("#runs")
     assert page.evaluate("window.page.runs[0].bars.ranks") == [0, 2, 5, 8, 10, 13]

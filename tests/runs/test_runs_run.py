@@ -28,8 +28,9 @@ from astrasim_py.report.explain import explanation_text
 from astrasim_py.report.result_table import summary_text
 from astrasim_py.results import store, stored_points
 from astrasim_py.results.model import ROW_KEYS
+from astrasim_py.runs.chosen_points import parse_share
 from astrasim_py.runs.progress import Progress, on_terminal, progress_line
-from astrasim_py.runs.sweep import parse_share, run_scenario
+from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.load import load_scenario
 
 SCENARIO = """
@@ -269,7 +270,7 @@ def test_shares_of_several_processes_at_once_make_one_whole(tmp_path):
     command = [sys.executable, "-m", "astrasim_py", "run", str(tmp_path / "scenario.yaml"), "--engine", "simpy"]
     running = [
         subprocess.Popen(
-            [*command, "--out", str(tmp_path / "out"), "--jobs", "1", "--points", share],
+            [*command, "--out", str(tmp_path / "out"), "--jobs", "1", "--share", share],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -302,7 +303,7 @@ def test_a_point_that_lands_while_tables_are_written_is_in_them(tmp_path, monkey
 
 @pytest.mark.parametrize("text", ["0/1", "2/1", "1", "a/b", "1/0", "-1/2", "1/2/3", ""])
 def test_a_bad_share_is_refused(text):
-    with pytest.raises(UsageError, match="--points 1/4"):
+    with pytest.raises(UsageError, match="--share 1/4"):
         parse_share(text)
 
 
@@ -533,7 +534,7 @@ def test_explain_refuses_a_point_that_has_changed_since(tmp_path):
 def test_folders_without_a_point_say_so(tmp_path):
     run_scenario(scenario(tmp_path), out=tmp_path)
     for path, why in (
-        (tmp_path / "small", "holds 8 points to choose from; add topology=… and"),
+        (tmp_path / "small", "means 8 points, not one point; they differ in topology, size, model: "),
         (tmp_path, "holds no finished point; name one of small in it"),
         (tmp_path / "nowhere", "is no folder of results"),
     ):

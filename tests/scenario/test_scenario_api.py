@@ -272,7 +272,7 @@ def test_results_problems_and_records_are_explained_alike(result):
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda result, problem, ax: ap.explain(result), "holds 4 points"),
+        (lambda result, problem, ax: ap.explain(result), "means 4 points"),
         (lambda result, problem, ax: ap.explain(result, "size=1"), 'no point has "1"'),
         (lambda result, problem, ax: ap.explain(problem, "size=1"), "has no points"),
         (lambda result, problem, ax: ap.explain(ap.simulate(problem)), "does not hold messages"),
