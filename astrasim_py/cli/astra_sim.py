@@ -18,8 +18,8 @@ from astrasim_py.cli.options import (
     terminal_width,
     timeline_of,
 )
+from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import EXIT_USAGE, UsageError, worst
-from astrasim_py.core.exact_json import json_text
 
 #: ASTRA-sim's flags that change nothing, there or here, and why.
 IGNORED = {
@@ -91,17 +91,16 @@ def run(args: argparse.Namespace) -> int:
     if missing := missing_timeline(options, point.manifest):
         complain([missing])
         code = worst((code, EXIT_USAGE))
-    if args.format == "json":
-        extra_fields = {
-            "backend": request.backend,
-            "corrected": request.corrected,
-            "finish_ns": list(result.finish_ns),
-            "exposed_comm_ns_per_npu": list(result.exposed_ns),
-            "cause": result.outcome.cause,
-            "warnings": list(result.warnings),
-            "results": str(point.folder),
-        }
-        print(json_text({**row, **extra_fields}))
+    extra_fields = {
+        "backend": request.backend,
+        "corrected": request.corrected,
+        "finish_ns": list(result.finish_ns),
+        "exposed_comm_ns_per_npu": list(result.exposed_ns),
+        "cause": result.outcome.cause,
+        "warnings": list(result.warnings),
+        "results": str(point.folder),
+    }
+    if printed(args.format, {**row, **extra_fields}):
         return code
     for line in result.lines():
         print(line)

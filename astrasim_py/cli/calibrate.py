@@ -6,8 +6,10 @@ collective and ranks. The file is a hardware preset with one more section: name 
 """
 
 import argparse
+from typing import Any
 
-from astrasim_py.cli.options import check_positive, complain, make_parent
+from astrasim_py.cli.options import check_positive, complain, format_option, make_parent
+from astrasim_py.cli.output import printed
 from astrasim_py.cli.validate_measured import measured_rows
 from astrasim_py.core.errors import EXIT_OK, UsageError
 from astrasim_py.core.exact_json import json_bytes
@@ -28,6 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE.json", help="the preset with the profile")
     parser.add_argument("--strict", action="store_true", help="a warning about MEASURED is an error")
+    format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,12 +50,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--preset", problem, "name the machine; `list presets` lists them")
     source = "; ".join(sorted({_source(row) for row in rows if row.source}))[:4000] or ", ".join(args.measured)
     fit = _library if args.programs is None else _programs
-    content, said = fit(args, name, preset_content(name), rows, source)
+    content, found, simulated = fit(args, name, preset_content(name), rows, source)
     preset_of(content, args.output)
     complain(notes)
-    print(said)
     make_parent(args.output)
     write_file(args.output, json_bytes(content))
+    numbers, groups = _numbers(found), _groups(found)
+    document = {"preset": name, "numbers": numbers, "channels": found.fit.channels, "groups": groups}
+    document |= {"held_out": found.apart, "simulated": simulated, "files": [args.output]}
+    if printed(args.format, document, numbers):
+        return EXIT_OK
+    print(_text(found, numbers, groups, simulated))
     print(f"{args.output}: {name} with these numbers; use it with network: {{profile: {args.output}}}")
     return EXIT_OK
 
@@ -64,8 +72,8 @@ def _source(row) -> str:
     return f"{where} (licence: {row.licence or 'none stated'})"
 
 
-def _library(args: argparse.Namespace, name: str, content: dict, rows: list, source: str) -> tuple[dict, str]:
-    """The preset with costs of a library's own collectives, and what to say of them."""
+def _library(args: argparse.Namespace, name: str, content: dict, rows: list, source: str) -> tuple:
+    """The preset with costs of a library's own collectives, their fit, and how simulation differs from it."""
     from astrasim_py.measured.calibration import calibrate, section
     from astrasim_py.topology.hardware import preset_of
     from astrasim_py.validation.measured import MeasuredMachine
@@ -74,11 +82,11 @@ def _library(args: argparse.Namespace, name: str, content: dict, rows: list, sou
     switch = args.switch or "switch" in known
     found = calibrate(rows, hold_out=args.hold_out, switch=switch, channels=args.channels)
     content = {**content, "collectives": {**known, **section(found, source)}}
-    return content, f"{_text(found)}\n{_simulated(MeasuredMachine(name, preset_of(content, name)), found)}"
+    return content, found, _simulated(MeasuredMachine(name, preset_of(content, name)), found)
 
 
-def _programs(args: argparse.Namespace, name: str, content: dict, rows: list, source: str) -> tuple[dict, str]:
-    """The preset with costs of given programs, and what to say of them."""
+def _programs(args: argparse.Namespace, name: str, content: dict, rows: list, source: str) -> tuple:
+    """The preset with costs of given programs, their fit, and None: it is a fit of simulations."""
     from astrasim_py.measured.calibration import facts, fit_facts
     from astrasim_py.topology.hardware import preset_of
     from astrasim_py.validation.measured import MeasuredMachine
@@ -93,59 +101,100 @@ def _programs(args: argparse.Namespace, name: str, content: dict, rows: list, so
     found = calibrate_programs(rows, machine, args.hold_out)
     fitted = {key: {**programs[key], **one} for key, one in program_texts(found.fit).items()}
     section = {**known, "programs": {**programs, **fitted}, "fit": fit_facts(found, source)}
-    return {**content, "collectives": section}, _text(found)
+    return {**content, "collectives": section}, found, None
 
 
-def _simulated(machine, found) -> str:
+def _simulated(machine, found) -> dict[str, object]:
     """How the formula that was fitted compares with simulation."""
     rows = [row for row in found.rows if not machine.refusal(row)]
     if not rows:
-        return f"simulated: none, {machine.refusal(found.rows[0])}"
+        return {"rows": 0, "largest_rel_difference": None, "reason": machine.refusal(found.rows[0])}
     pairs = zip(map(machine.time, rows), found.fit.predict(rows), strict=True)
     off = max(abs(simulated / formula - 1) for simulated, formula in pairs)
-    return f"simulated: {len(rows)} rows, within {100 * off:.2g} % of the formula"
+    return {"rows": len(rows), "largest_rel_difference": off, "reason": None}
 
 
-def _text(found) -> str:
+def _numbers(found) -> list[dict[str, Any]]:
+    """The fitted numbers, in s and bytes/s, with their uncertainty and the runs that would determine them."""
     from math import expm1
 
-    from astrasim_py.measured.calibration import median_and_p90, number_text
+    from astrasim_py.measured.calibration import number_text
     from astrasim_py.measured.fit import UNKNOWNS
-    from astrasim_py.report.tables import text_table
 
-    rows, programs = [], any(row.given for row in found.rows)
+    rows, programs = [], _of_programs(found)
     for key, value in found.fit.numbers.items():
-        deviation = found.fit.deviations[key]
         runs = "more sizes and programs" if programs else UNKNOWNS[key].runs
-        told = f"not determined; measure {runs}" if key in found.fit.undetermined else ""
-        rows.append((" ".join(filter(None, key)), number_text(key, value), f"{100 * expm1(deviation):.0f} %", told))
-    rows += [] if programs else [("channels", str(found.fit.channels), "", "")]
-    lines = [text_table(("number", "value", "±", ""), rows, (False, True, True, False)), ""]
+        text = number_text(key, value)
+        rows.append(
+            {
+                "number": " ".join(filter(None, key)),
+                "value": float(value),
+                "unit": "B/s" if text.endswith("B/s") else "s",
+                "text": text,
+                "rel_deviation": expm1(found.fit.deviations[key]),
+                "determined": key not in found.fit.undetermined,
+                "measure": runs if key in found.fit.undetermined else None,
+            }
+        )
+    return rows
 
-    def shown(of, errors, chosen) -> tuple[str, str, str]:
+
+def _of_programs(found) -> bool:
+    return any(row.given for row in found.rows)
+
+
+def _groups(found) -> list[dict[str, Any]]:
+    """Errors of fitted and of held-out rows by collective, or program, and ranks; of all last."""
+    from astrasim_py.measured.calibration import median_and_p90
+
+    def errors_of(name: str, of, errors, chosen) -> dict[str, Any]:
         part = errors[[row in chosen for row in of]] if len(of) else errors
-        if not len(part):
-            return "-", "-", "-"
-        median, p90 = median_and_p90(part)
-        return str(len(part)), f"{100 * median:.1f} %", f"{100 * p90:.1f} %"
+        median, p90 = median_and_p90(part) if len(part) else (None, None)
+        return {name: len(part), f"{name}_median_rel_error": median, f"{name}_p90_rel_error": p90}
 
     every = (*found.rows, *found.held_out)
     groups: dict[tuple, set] = {}
     for row in every:
-        groups.setdefault((row.algorithm if programs else row.collective, row.ranks), set()).add(row)
+        groups.setdefault((row.algorithm if _of_programs(found) else row.collective, row.ranks), set()).add(row)
+    return [
+        {
+            "program" if _of_programs(found) else "collective": kind,
+            "ranks": ranks,
+            **errors_of("fitted", found.rows, found.errors, chosen),
+            **errors_of("held_out", found.held_out, found.held_out_errors, chosen),
+        }
+        for (kind, ranks), chosen in [*sorted(groups.items()), (("all", None), set(every))]
+    ]
+
+
+def _text(found, numbers: list[dict[str, Any]], groups: list[dict[str, Any]], simulated: dict | None) -> str:
+    from astrasim_py.report.tables import text_table
+
+    rows = [
+        (
+            row["number"],
+            row["text"],
+            f"{100 * row['rel_deviation']:.0f} %",
+            "" if row["determined"] else f"not determined; measure {row['measure']}",
+        )
+        for row in numbers
+    ]
+    rows += [] if _of_programs(found) else [("channels", str(found.fit.channels), "", "")]
+    lines = [text_table(("number", "value", "±", ""), rows, (False, True, True, False)), ""]
+
+    def percent(error: float | None) -> str:
+        return "-" if error is None else f"{100 * error:.1f} %"
+
     cells = []
-    for (kind, ranks), chosen in [*sorted(groups.items()), (("all", None), set(every))]:
-        sides = (shown(found.rows, found.errors, chosen), shown(found.held_out, found.held_out_errors, chosen))
-        cells.append((kind, "" if ranks is None else str(ranks), *sides[0], *sides[1]))
-    headings = (
-        "program" if programs else "collective",
-        "ranks",
-        "fitted",
-        "median",
-        "p90",
-        "held out",
-        "median",
-        "p90",
-    )
+    for group in groups:
+        kind, ranks, *sides = group.values()
+        texts = [part for side in (sides[:3], sides[3:]) for part in (str(side[0] or "-"), *map(percent, side[1:]))]
+        cells.append((kind, "" if ranks is None else str(ranks), *texts))
+    first = "program" if _of_programs(found) else "collective"
+    headings = (first, "ranks", "fitted", "median", "p90", "held out", "median", "p90")
     lines += [text_table(headings, cells, (False, *(True,) * 7)), "", f"held out: {found.apart}"]
+    if simulated is not None:
+        off = simulated["largest_rel_difference"]
+        near = f"{simulated['rows']} rows, within {100 * (off or 0):.2g} % of the formula"
+        lines.append(f"simulated: {near if simulated['rows'] else 'none, ' + simulated['reason']}")
     return "\n".join(lines)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from astrasim_py.cli import convert_inline
-from astrasim_py.cli.options import make_parent
+from astrasim_py.cli.options import format_option, make_parent
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.choices import MSCCL_DIALECTS
 from astrasim_py.core.errors import TraceError, UsageError
@@ -50,6 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-bytes", metavar="S", help="least full buffer that a runtime uses the XML for")
     parser.add_argument("--max-bytes", metavar="S", help="largest one")
     convert_inline.arguments(parser)
+    format_option(parser)
 
 
 def built(text: str):
@@ -160,14 +161,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         files = _write(args, traces, single)
     count = sum(len(trace) for trace in (traces or algorithm.traces))
-    print(f"{args.source} -> {files[0]}" + (f" … {files[-1].name}" if len(files) > 1 else ""))
-    print(f"{len(files)} file{'s' if len(files) > 1 else ''}, {count} nodes")
-    print(f"dropped: {', '.join(dict.fromkeys(dropped))}" if dropped else "dropped: nothing")
+    warnings = []
     if algorithm is not None and "size" in sizes:
         from astrasim_py.msccl.ir import outside_window
 
         if outside := outside_window(algorithm, sizes["size"]):
-            print(f"warning: {args.source}: {outside}")
+            warnings.append(f"{args.source}: {outside}")
+    convert_inline.say_converted(args, [*map(str, files)], count, [*dict.fromkeys(dropped)], warnings)
     return 0
 
 

@@ -1,7 +1,10 @@
 """Write a workload in which every collective is replaced by the nodes of its algorithm."""
 
 import argparse
+from collections.abc import Sequence
+from pathlib import Path
 
+from astrasim_py.cli.output import printed
 from astrasim_py.cli.trace_share import check_apart, groups_beside, write_set
 from astrasim_py.core.errors import UsageError
 
@@ -38,15 +41,33 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(args.source, f"has {len(points)} points, which differ in {axes}", "choose one with --set")
     prepared = prepare(points[0])
     workload, lost, inlined = inline(prepared.problem, _job(args, [job.name for job in prepared.problem.jobs]))
-    write_set(args, workload)
-    nodes = sum(map(len, workload.traces))
-    print(f"{args.source} -> {args.target}.0.et … {args.target}.{workload.ranks - 1}.et")
-    print(f"{workload.ranks} files, {nodes} nodes")
-    print(f"dropped: {', '.join(lost) if lost else 'nothing'}")
-    for name in ("warnings", "hints"):
-        for text in (*getattr(prepared.notes, name), *getattr(inlined, name)):
-            print(f"{name.removesuffix('s')}: {text}")
+    files = write_set(args, workload)
+    warnings, hints = ([*getattr(prepared.notes, name), *getattr(inlined, name)] for name in ("warnings", "hints"))
+    say_converted(args, files, sum(map(len, workload.traces)), [*lost], warnings, hints)
     return 0
+
+
+def say_converted(
+    args: argparse.Namespace,
+    files: Sequence[str],
+    nodes: int,
+    dropped: Sequence[str],
+    warnings: Sequence[str],
+    hints: Sequence[str] = (),
+) -> None:
+    """Print what was written, and what could not be kept."""
+    document = {
+        "source": args.source, "files": files, "nodes": nodes, "dropped": dropped, "warnings": warnings, "hints": hints
+    }  # fmt: skip
+    if printed(args.format, document):
+        return
+    sets = [file for file in files if not file.endswith(".json")]
+    print(f"{args.source} -> {sets[0]}" + (f" … {Path(sets[-1]).name}" if len(sets) > 1 else ""))
+    print(f"{len(sets)} file{'s' if len(sets) > 1 else ''}, {nodes} nodes")
+    print(f"dropped: {', '.join(dropped)}" if dropped else "dropped: nothing")
+    for kind, texts in (("warning", warnings), ("hint", hints)):
+        for text in texts:
+            print(f"{kind}: {text}")
 
 
 def _scenario(args: argparse.Namespace):

@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from astrasim_py.cli.options import format_option
+from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.files import make_folders, named
@@ -64,31 +66,38 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help="a lesson to copy, or a group to list")
     parser.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="where to; here by default")
     parser.add_argument("--all", action="store_true", help="list every lesson")
+    format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if args.all and args.name is not None:
         raise UsageError("--all", f"lists every lesson, and {args.name} is one name", "write one of the two")
     if args.all:
-        _print_lessons(_names())
+        _print_lessons(_names(), args.format)
     elif args.name is None:
+        groups = [{"group": group, "about": about, "lessons": names} for group, (about, names) in GROUPS.items()]
+        if printed(args.format, groups):
+            return 0
         print("Lessons to begin with:")
-        _print_lessons(FIRST)
+        _print_lessons(FIRST, "text")
         print("\nGroups:")
         for group, (about, members) in GROUPS.items():
             print(f"{group:<24} {len(members)} lessons: {about}")
         print("\nnew NAME [FOLDER] copies a lesson, new GROUP lists a group, new --all lists every lesson.")
     elif args.name in GROUPS:
-        _print_lessons(GROUPS[args.name][1])
+        _print_lessons(GROUPS[args.name][1], args.format)
     else:
-        for path in copy(args.name, args.folder):
-            print(path)
+        files = [*map(str, copy(args.name, args.folder))]
+        if not printed(args.format, {"lesson": args.name.removesuffix(".yaml"), "files": files}):
+            print("\n".join(files))
     return 0
 
 
-def _print_lessons(names: Iterable[str]) -> None:
-    for name in names:
-        print(f"{name:<24} {_title(name)}".rstrip())
+def _print_lessons(names: Iterable[str], form: str) -> None:
+    rows = [{"lesson": name, "about": _title(name)} for name in names]
+    if not printed(form, rows):
+        for row in rows:
+            print(f"{row['lesson']:<24} {row['about']}".rstrip())
 
 
 def _names() -> list[str]:

@@ -22,9 +22,9 @@ from astrasim_py.cli.options import (
     terminal_width,
     timeline_of,
 )
+from astrasim_py.cli.output import printed
 from astrasim_py.cli.spelling import retold, spelled
 from astrasim_py.core.errors import AstraError, UsageError
-from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import number_of
 
 #: Keys of `training` that are options of their own; True: a flag.
@@ -214,9 +214,9 @@ def _write(args: argparse.Namespace, point) -> int:
     beside = {".groups.json": groups_json(workload.groups)}
     paths = write_prefix(args.output, traces, ranks=workload.ranks, gzip=args.gzip, beside=beside)
     nodes = sum(len(trace) for trace in workload.traces)
-    print(
-        f"{number_of(len(paths), 'trace')}, {number_of(nodes, 'node')}: {paths[0]} …, groups: {args.output}.groups.json"
-    )
+    groups = f"{args.output}.groups.json"
+    if not printed(args.format, {"ranks": len(paths), "nodes": nodes, "files": [*map(str, paths), groups]}):
+        print(f"{number_of(len(paths), 'trace')}, {number_of(nodes, 'node')}: {paths[0]} …, groups: {groups}")
     return 0
 
 
@@ -225,7 +225,8 @@ def _explain(args: argparse.Namespace, point) -> int:
     from astrasim_py.report.training import explain_text
 
     terms = estimate(point)
-    print(json_text(terms) if args.format == "json" else explain_text(terms))
+    if not printed(args.format, terms):
+        print(explain_text(terms))
     return 0
 
 
@@ -247,13 +248,12 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
         complain(_spelled(_place(line)) for line in failure.lines)
     complain(() if args.quiet else map(_as_option, result.notes))
     if not result.rows or result.rows[0]["status"] != "done":
+        printed(args.format, [{**row, "estimate": None} for row in result.rows])
         return result.exit_code
     point, row = expand(scenario)[0], result.rows[0]
     priced = isinstance(point.spec.workload, TrainingWorkload) and point.spec.workload.times == "model"
     terms = estimate(point) if priced and not any(estimate_exclusions(point)) else None
-    if args.format == "json":
-        print(json_text([{**row, "estimate": terms}]))
-    else:
+    if not printed(args.format, [{**row, "estimate": terms}]):
         print(step_text(terms, row) if terms else summary_text(result.rows, terminal_width()))
         print(engines_text(row.get("engine") for row in result.rows), end="")
         print(fold_text(result.rows, result.summaries), end="")
