@@ -18,7 +18,8 @@ from astrasim_py.core.errors import AstraError
 from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.core.files import write_file
 from astrasim_py.core.units import format_size, format_time
-from astrasim_py.engine.simulation import plan_for, simulate, take_engine
+from astrasim_py.engine.auto import take_engine
+from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.results.model import CollectiveRow
 from astrasim_py.results.stored_points import StoredPoint, read_object
@@ -127,7 +128,8 @@ class _DefaultCalls:
 
 def _default_calls(of: SimulatedPoint) -> Iterator[_DefaultCalls]:
     spec = of.point.spec
-    if of.stored.manifest.status != "done" or of.point.repeat > 1 or not of.stored.summary.collectives:
+    manifest = of.stored.manifest
+    if manifest.status != "done" or manifest.exit_code or of.point.repeat > 1 or not of.stored.summary.collectives:
         return
     named = {*spec.algorithms, *(name for job in spec.jobs.values() for name in job.algorithms), CUSTOM}
     rows: dict[str, list[CollectiveRow]] = {}

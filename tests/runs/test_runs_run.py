@@ -164,7 +164,8 @@ def test_folders_of_points_follow_the_sweep_and_stay_where_it_changes(tmp_path):
     run_scenario(sizes("[64 KiB]"), out=tmp_path)
     first = names()
     assert first[0].startswith("001-ring-64KiB") and all(re.fullmatch(r"00\d-[\w-]+", name) for name in first)
-    assert {path.name for path in folder.iterdir()} == {"collectives.csv", "points", "study.json", "summary.csv"}
+    files = {"collectives.csv", "hint.json", "points", "study.json", "summary.csv"}
+    assert {path.name for path in folder.iterdir()} == files
     more = run_scenario(sizes("[4 KiB, 64 KiB]"), out=tmp_path)
     assert (more.computed, more.reused) == (4, 4) and set(first) < set(names()) and len(names()) == 8
     assert names()[0].startswith("001-ring-4KiB")
