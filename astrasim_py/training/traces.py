@@ -1,22 +1,22 @@
 """The workload of a training: one execution trace for each class of equal ranks.
 
 Computation is one chain in the order of the schedule, with the collectives that it waits for. Names are of the form
-``L17.attn.bwd mb3``: layer, block, pass (``fwd``, ``bwd``, ``wgrad``, ``rec``, ``step``) and micro-batch. The same layout
-gives the same bytes.
+``L17.attn.bwd mb3``: layer, block, pass (``fwd``, ``bwd``, ``wgrad``, ``rec``, ``step``) and micro-batch. The same
+layout gives the same bytes.
 
-Pipeline: a pass waits for its receive; receives are posted early, each after the one before of its kind. Nothing waits
-for sends, unless ``overlap: {pp: false}`` puts them into the chain. The tag of a message is (2 · micro-batch + 1 if
-backward) · (p v + p + 2) + the receiving virtual stage.
+Pipeline: a pass waits for its receive; receives are posted early, each after the one before of its kind. Nothing
+waits for sends, unless ``overlap: {pp: false}`` puts them into the chain. The tag of a message is (2 · micro-batch +
+1 if backward) · (p v + p + 2) + the receiving virtual stage.
 
-Gradients are a chain of their own: a layer's reduction follows its last backward pass; ``bucket`` joins those of several
-layers. With ``overlap: {dp: true}`` parameters are gathered at the start, each layer's before its first forward pass;
-otherwise reductions follow all computation, and gathers the optimizer. ZeRO 3 always gathers one layer ahead, before the
-reduction of the current layer.
+Gradients are a chain of their own: a layer's reduction follows its last backward pass; ``bucket`` joins those of
+several layers. With ``overlap: {dp: true}`` parameters are gathered at the start, each layer's before its first
+forward pass; otherwise reductions follow all computation, and gathers the optimizer. ZeRO 3 always gathers one layer
+ahead, before the reduction of the current layer.
 
-``overlap: {tp: true}`` cuts a computation and the collectives beside it into four. ``overlap: {ep: true}``: the forward
-pass of a micro-batch and the backward pass of another alternate at every all-to-all, under ``1f1b`` and ``interleaved``,
-which warm up with one block more; shared experts run beside the dispatch. With unequal routing messages of the rows due
-replace each all-to-all, and the work of experts follows the rows.
+``overlap: {tp: true}`` cuts a computation and the collectives beside it into four. ``overlap: {ep: true}``: the
+forward pass of a micro-batch and the backward pass of another alternate at every all-to-all, under ``1f1b`` and
+``interleaved``, which warm up with one block more; shared experts run beside the dispatch. With unequal routing
+messages of the rows due replace each all-to-all, and the work of experts follows the rows.
 """
 
 import numpy as np
