@@ -13,7 +13,7 @@ import webbrowser
 from pathlib import Path
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
-from astrasim_py.cli.options import complain
+from astrasim_py.cli.options import complain, number_list
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +25,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="the page; page.html by default")
     parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+    parser.add_argument(
+        "--ranks", metavar="LIST", help="that have a row in the Gantt chart, e.g. 0-3,6; all by default"
+    )
     parser.add_argument("--open", action="store_true", help="open it in a browser")
     parser.add_argument(
         "--serve", action="store_true", help="show the page over a live engine, on this machine only, until Ctrl-C"
@@ -42,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
     if args.serve:
         if args.output is not None:
             raise UsageError("--output", "names a file, and --serve writes none", "drop one of them")
+        if args.ranks is not None:
+            raise UsageError("--ranks", "is of a page that is written", "drop --serve")
         return _serve(args)
     if args.port is not None:
         raise UsageError("--port", "is of --serve", "add --serve, or drop it")
@@ -50,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.inspection.view import view_page
 
     notes: list[str] = []
-    page = view_page(point_names(args.names, args.out), args.out, notes)
+    ranks = None if args.ranks is None else sorted(set(number_list(args.ranks, "--ranks")))
+    page = view_page(point_names(args.names, args.out), args.out, notes, ranks)
     complain(notes)
     path = write_file(args.output or "page.html", page, make_folder=True)
     print(path)

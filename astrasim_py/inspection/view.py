@@ -22,12 +22,16 @@ from astrasim_py.system.plan import Plan
 MOST_RUNS = 2
 
 
-def view_page(names: Sequence[PointName], out: str | os.PathLike, notes: list[str]) -> bytes:
-    """The page of one or two stored points; see `chosen_points`. `notes`: gets what a person should know."""
+def view_page(
+    names: Sequence[PointName], out: str | os.PathLike, notes: list[str], ranks: Sequence[int] | None = None
+) -> bytes:
+    """The page of one or two stored points; see `chosen_points`. `notes`: gets what a person should know. `ranks`: that
+    have a row in the Gantt chart, ascending. Raises UsageError: a point has no such rank.
+    """
     chosen, _ = chosen_points(names, out, notes)
     ready = [at_level(point, "messages", notes) for point in chosen]
     title = ready[0].manifest.scenario
-    return page_html(title, [packed(run_data(point)) for point in ready])
+    return page_html(title, [packed(run_data(point, ranks)) for point in ready])
 
 
 def chosen_points(
@@ -48,8 +52,11 @@ def chosen_points(
     return [point_named(name, out) for name in names], points
 
 
-def run_data(stored: StoredPoint) -> dict:
-    """What the page needs of a stored point of level ``messages``."""
+def run_data(stored: StoredPoint, ranks: Sequence[int] | None = None) -> dict:
+    """What the page needs of a stored point of level ``messages``. `ranks`: see `view_page`."""
+    last = len(stored.summary.npu_of) - 1
+    if ranks and ranks[-1] > last:
+        raise UsageError("--ranks", f"{stored.manifest.point} has no rank {ranks[-1]}", f"name ranks from 0 to {last}")
     records = records_of(stored)
     longer = stored.summary.hop_latency_ps
     point = _made_from(stored)
@@ -62,6 +69,7 @@ def run_data(stored: StoredPoint) -> dict:
         _chunks(point, records),
         longer,
         stored.summary.cut_links,
+        ranks,
     )
 
 

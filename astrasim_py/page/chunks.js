@@ -1,6 +1,6 @@
 // Who has which chunk: a matrix of ranks and chunks of the collective that is under way.
 
-import { PALETTE, channels, colours, prepared } from "./view.js";
+import { PALETTE, channels, colours, prepared, zoom } from "./view.js";
 
 /** For each collective with chunks: its deliveries in the order of time, and how often each cell gets something. */
 function deliveries(run) {
@@ -67,19 +67,40 @@ function ranksText(ranks) {
   return `ranks ${ranks.length > 6 ? [...ranks.slice(0, 3), "…", last].join(", ") : ranks.join(", ")}`;
 }
 
+/** Whether a run has a collective whose chunks are known. */
+export function hasChunks(run) {
+  return deliveries(run).size > 0;
+}
+
 export function drawChunks(canvas, label, run, time) {
   const collective = collectiveAt(run, time);
-  canvas.hidden = label.hidden = !collective;
   if (!collective) return;
   const one = deliveries(run).get(collective.instance);
   playTo(one, run.messages, time);
-  const rows = one.ranks.length;
-  const { context, width, height } = prepared(canvas, Math.round(rows * Math.max(1, Math.min(14, 240 / rows))));
+  const { context, width, height } = prepared(canvas);
+  const high = Math.min(height, 26 * zoom() * one.ranks.length);
   context.fillStyle = colours().panel;
-  context.fillRect(0, 0, width, height);
+  context.fillRect(0, 0, width, high);
   context.imageSmoothingEnabled = false;
-  context.drawImage(one.canvas, 0, 0, width, height);
+  context.drawImage(one.canvas, 0, 0, width, high);
+  drawLattice(context, width / one.chunks, high / one.ranks.length, width, high);
   label.textContent =
-    `${collective.name}: chunks that each rank has received (rows: ${ranksText(one.ranks)}, columns: ` +
-    `${one.chunks} chunks; green: all that it gets)`;
+    `Chunks of ${collective.name}: ${ranksText(one.ranks)} downwards, ${one.chunks} chunks across`;
+}
+
+/** Lines between cells that are large enough. */
+function drawLattice(context, wide, high, width, height) {
+  context.fillStyle = colours().back;
+  for (let x = wide; wide >= 6 && x < width - 1; x += wide) context.fillRect(x - 0.5, 0, 1, height);
+  for (let y = high; high >= 5 && y < height - 1; y += high) context.fillRect(0, y - 0.5, width, 1);
+}
+
+/** What the colours of cells mean: text and colour of each. */
+export function chunkKeys() {
+  const part = PALETTE.chunk_part;
+  return [
+    ["nothing yet", "var(--panel)"],
+    ["a part of what it gets, the fuller the more", `linear-gradient(90deg, ${part}5a, ${part})`],
+    ["all that it gets", PALETTE.chunk_all],
+  ];
 }

@@ -1,22 +1,46 @@
 // The Gantt chart: a row for each rank, the critical path over it, and the time cursor.
 
 import { timeText } from "./data.js";
-import { colourOf, colours, prepared, textOn } from "./view.js";
+import { colourOf, colours, font, prepared, textOn, zoom } from "./view.js";
 
-const LEFT = 52;
-const TOP = 18;
-const MOST_HEIGHT = 420;
-const MOST_CANVAS = 4000;
+/** Heights of a row at most, and of one that is read, CSS pixels; of a row with computation above communication. */
+const [ROW, SPLIT] = [17, 28];
+const MOST_CANVAS = 16000;
+/** A bar narrower than this is not told from its neighbours, CSS pixels. */
+const NARROW = 0.5;
 
-function axis(run, width, span) {
-  return { x: (time) => LEFT + ((width - LEFT - 8) * time) / Math.max(span, 1) };
+/** What of the chart is shown: its time from `from` to `to`; `tall`: rows that can be read, else all in sight. */
+function axisOf(width, view) {
+  const left = 54 * zoom();
+  return { left, x: (time) => left + ((width - left - 8) * (time - view.from)) / Math.max(view.to - view.from, 1) };
 }
 
-/** The ranks that have a row, and its height: many share the height of the chart, very many make it higher. */
-function rowsOf(run) {
-  const { ranks } = run.bars;
-  const least = Math.min(2, MOST_CANVAS / ranks.length);
-  return { ranks, height: Math.max(least, Math.min(16, (MOST_HEIGHT - TOP - 8) / ranks.length)) };
+function topOf() {
+  return 19 * zoom();
+}
+
+function localKinds(bars) {
+  return bars.kinds.map((kind) => ["compute", "forward", "backward", "optimizer", "memory"].includes(kind));
+}
+
+/** Whether rows have computation in their upper half, so that communication beside it is seen. */
+function isSplit({ bars }) {
+  const local = (bars.local ??= localKinds(bars));
+  const present = (bars.present ??= [...new Set(bars.kind)]);
+  return present.some((kind) => local[kind]) && present.some((kind) => !local[kind]);
+}
+
+/** Height that a chart takes if there is room. */
+export function ganttHeight(run) {
+  return topOf() + run.bars.ranks.length * (isSplit(run) ? SPLIT : ROW) * zoom() + 6;
+}
+
+/** The height of a row: all share the height of the chart, or as high as they are read. */
+function rowHeight(run, height, tall) {
+  const count = Math.max(run.bars.ranks.length, 1);
+  const full = (isSplit(run) ? SPLIT : ROW) * zoom();
+  const least = Math.min(0.5, MOST_CANVAS / count);
+  return Math.max(tall ? Math.min(full, MOST_CANVAS / count) : least, Math.min(full, (height - topOf() - 6) / count));
 }
 
 /** Where the row of a rank begins, in rows; of a rank without one, between its neighbours. */
@@ -30,88 +54,135 @@ function placeOf(ranks, rank) {
   return ranks[low] === rank ? low : low - 0.5;
 }
 
-/** The chart without the cursor is drawn once and kept, for it holds very many bars. */
-function background(run, width, height, span) {
-  const { ranks, height: row } = rowsOf(run);
-  const key = [width, height, span, colours().back].join();
-  if (run.gantt?.key === key) return run.gantt.canvas;
-  const canvas = document.createElement("canvas");
-  const ratio = window.devicePixelRatio || 1;
-  [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
-  const context = canvas.getContext("2d");
-  context.scale(ratio, ratio);
-  const { x } = axis(run, width, span);
-  const colour = colours();
-  context.font = "10px system-ui, sans-serif";
-  context.fillStyle = colour.soft;
+/** A step of 1, 2 or 5 times a power of ten, so that there are at most `most` of them. */
+function stepFor(span, most) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(span, 1) / most));
+  return [1, 2, 5, 10].map((times) => times * power).find((step) => span / step <= most);
+}
+
+function drawAxis(context, run, x, view, width, row) {
+  const { ranks } = run.bars;
+  const top = topOf();
+  context.font = font(11);
   context.textBaseline = "top";
   context.textAlign = "center";
-  for (let tick = 0; tick <= 4; tick++) context.fillText(timeText((span * tick) / 4), Math.min(x((span * tick) / 4), width - 26), 3);
+  const step = stepFor(view.to - view.from, Math.max((width - x(view.from)) / (95 * zoom()), 1));
+  for (let time = Math.ceil(view.from / step) * step; time <= view.to; time += step) {
+    const text = timeText(time).replace(/\.0+(?= )|(?<=\.\d*[1-9])0+(?= )/, "");
+    context.fillStyle = colours().line;
+    context.fillRect(x(time), top - 4, 1, 4);
+    context.fillStyle = colours().soft;
+    context.fillText(text, Math.min(x(time), width - context.measureText(text).width / 2 - 2), 2);
+  }
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  const every = 2 ** Math.ceil(Math.log2(Math.max((13 * zoom()) / row, 1)));
+  for (let place = 0; place < ranks.length; place += every) {
+    context.fillText(`rank ${ranks[place]}`, x(view.from) - 6, top + (place + 0.5) * row);
+  }
+}
+
+function drawBars(context, run, x, view, row) {
   const { bars } = run;
-  const top = new Map(ranks.map((rank, place) => [rank, TOP + place * row]));
-  // Computation covers the upper half of a row, so that communication beside it is seen.
-  const local = bars.kinds.map((kind) => kind === "compute" || kind === "memory");
-  const half = row >= 6 && bars.kind.some((kind) => local[kind]);
+  const split = row >= 6 && isSplit(run);
+  const top = new Map(bars.ranks.map((rank, place) => [rank, topOf() + place * row]));
+  const bar = (split ? row / 2 : row) - (row > 3 ? 1 : 0);
+  context.font = font(Math.min(11, (bar - 1.5) / zoom()));
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  let narrow = 0;
   for (let i = 0; i < bars.rank.length; i++) {
-    const y = top.get(bars.rank[i]);
-    const begin = x(bars.start[i]);
-    const wide = Math.max(x(bars.end[i]) - begin, 0.5);
+    if (bars.end[i] < view.from || bars.start[i] > view.to) continue;
+    const begin = x(Math.max(bars.start[i], view.from));
+    const wide = x(Math.min(bars.end[i], view.to)) - begin;
+    if (wide < NARROW) narrow++;
     const kind = bars.kinds[bars.kind[i]];
+    const y = top.get(bars.rank[i]) + (split && !bars.local[bars.kind[i]] ? row / 2 : 0);
     context.fillStyle = colourOf(kind);
-    const below = half && !local[bars.kind[i]];
     // A receive is posted long before its message comes.
     context.globalAlpha = kind === "recv" ? 0.35 : 1;
-    context.fillRect(begin, y + (below ? row / 2 : 0), wide, (half ? row / 2 : row) - (row > 3 ? 0.8 : 0));
+    context.fillRect(begin, y, Math.max(wide, 0.5), bar);
     context.globalAlpha = 1;
     const text = bars.names[bars.name[i]];
-    if (row >= 12 && text && wide > 7 * text.length) {
-      context.fillStyle = textOn(colourOf(kind));
-      context.textAlign = "left";
-      context.fillText(text, begin + 3, y + (below ? row / 2 : 0));
-    }
+    if (bar < 10 || !text || wide < 3 * text.length || context.measureText(text).width > wide - 6) continue;
+    context.fillStyle = textOn(colourOf(kind));
+    context.fillText(text, begin + 3, y + bar / 2 + 0.5);
   }
-  context.fillStyle = colour.soft;
-  context.textAlign = "right";
-  const every = Math.ceil(11 / row);
-  for (let place = 0; place < ranks.length; place += every) context.fillText(`rank ${ranks[place]}`, LEFT - 5, TOP + place * row);
-  context.strokeStyle = colour.path;
-  context.lineWidth = 1.6;
+  return narrow;
+}
+
+function drawPath(context, run, x, view, row) {
+  context.strokeStyle = colours().path;
+  context.lineWidth = 1.6 * zoom();
   context.beginPath();
   let last = null;
   for (const [start, end, , rank] of run.path) {
-    if (rank < 0) continue;
-    const y = TOP + (placeOf(ranks, rank) + 0.5) * row;
+    if (rank < 0 || end < view.from || start > view.to) continue;
+    const y = topOf() + (placeOf(run.bars.ranks, rank) + 0.5) * row;
     if (last !== null && last !== y) context.lineTo(x(start), last), context.lineTo(x(start), y);
     else context.moveTo(x(start), y);
     context.lineTo(x(end), y);
     last = y;
   }
   context.stroke();
-  run.gantt = { key, canvas };
-  return canvas;
 }
 
-export function drawGantt(canvas, run, time, span) {
-  const { ranks, height: row } = rowsOf(run);
-  const { context, width, height } = prepared(canvas, TOP + ranks.length * row + 6);
-  context.drawImage(background(run, width, height, span), 0, 0, width, height);
-  const { x } = axis(run, width, span);
+/** The chart without the cursor is drawn once and kept, for it holds very many bars. */
+function background(run, width, height, row, view) {
+  const key = [width, height, row, view.from, view.to, colours().back, zoom()].join();
+  if (run.gantt?.key === key) return run.gantt;
+  const canvas = document.createElement("canvas");
+  const ratio = window.devicePixelRatio || 1;
+  [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+  const context = canvas.getContext("2d");
+  context.scale(ratio, ratio);
+  const { left, x } = axisOf(width, view);
+  drawAxis(context, run, x, view, width, row);
+  context.beginPath();
+  context.rect(left, 0, width - left, height);
+  context.clip();
+  const narrow = drawBars(context, run, x, view, row);
+  drawPath(context, run, x, view, row);
+  return (run.gantt = { key, canvas, row, narrow });
+}
+
+/** Draw the chart; returns what a person should know of what cannot be seen in it. */
+export function drawGantt(canvas, run, time, view) {
+  const pane = canvas.parentElement.clientHeight;
+  const row = rowHeight(run, pane, view.tall);
+  const wanted = Math.max(topOf() + run.bars.ranks.length * row + 6, pane);
+  const { context, width, height } = prepared(canvas, wanted);
+  const chart = background(run, width, height, row, view);
+  context.drawImage(chart.canvas, 0, 0, width, height);
+  const { x } = axisOf(width, view);
   // A pale edge, so that the cursor is seen on bars of every colour.
   for (const [colour, wide] of [[colours().back, 4], [colours().cursor, 1.5]]) {
     context.strokeStyle = colour;
-    context.lineWidth = wide;
+    context.lineWidth = wide * zoom();
     context.beginPath();
-    context.moveTo(x(Math.min(time, span)), TOP - 4);
-    context.lineTo(x(Math.min(time, span)), height);
+    context.moveTo(x(Math.min(time, view.to)), topOf() - 4);
+    context.lineTo(x(Math.min(time, view.to)), height);
     context.stroke();
   }
+  return unseen(run, chart, pane, wanted);
+}
+
+function unseen(run, { row, narrow }, pane, wanted) {
+  const count = run.bars.ranks.length;
+  const notes = [];
+  if (run.bars.note) notes.push(run.bars.note);
+  const rows = Math.floor((pane - topOf()) / row);
+  if (wanted > pane + 1 && rows < count) notes.push(`${count - rows} of ${count} rows are out of sight: scroll the chart`);
+  else if (row < 5) notes.push(`${count} rows in sight: r makes them taller`);
+  if (narrow) notes.push(`${narrow.toLocaleString("en")} bars are too short to be told apart: + enlarges the time`);
+  return notes.join("; ");
 }
 
 /** What the critical path does at a time. */
 export function pathText(run, time) {
   const piece = run.path.find(([start, end]) => start <= time && time < end);
   if (!piece) return "";
-  const [, , category, rank, link, message] = piece;
+  const [, , category, rank, link] = piece;
   const parts = [`Critical path now: ${category.replaceAll("_", " ")}`];
   if (rank >= 0) parts.push(`rank ${rank}`);
   if (link >= 0) parts.push(`link ${run.links.name[link]}`);
@@ -119,7 +190,8 @@ export function pathText(run, time) {
 }
 
 /** The time at a place of the chart. */
-export function ganttTime(canvas, span, px) {
-  const share = (px - LEFT) / ((canvas.clientWidth || 600) - LEFT - 8);
-  return Math.min(Math.max(share, 0), 1) * span;
+export function ganttTime(canvas, view, px) {
+  const { left } = axisOf(0, view);
+  const share = (px - left) / ((canvas.clientWidth || 600) - left - 8);
+  return view.from + Math.min(Math.max(share, 0), 1) * (view.to - view.from);
 }

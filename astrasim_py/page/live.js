@@ -126,12 +126,12 @@ function save() {
 }
 
 /** A vertex as a scenario names it. */
-function nameOf(run, vertex) {
+function scenarioName(run, vertex) {
   return run.vertices.switch[vertex] ? run.vertices.name[vertex] : vertex;
 }
 
 function linkControls(run, link) {
-  const ends = { from: nameOf(run, run.links.src[link]), to: nameOf(run, run.links.dst[link]) };
+  const ends = { from: scenarioName(run, run.links.src[link]), to: scenarioName(run, run.links.dst[link]) };
   const input = element("input", null);
   [input.value, input.maxLength] = [`${Number((run.links.bandwidth[link] / 1e9).toPrecision(6))} GB/s`, 64];
   const set = () => {

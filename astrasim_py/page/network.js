@@ -1,29 +1,65 @@
 // The topology and the messages that move on its links.
 
 import { useAt } from "./data.js";
-import { PALETTE, colours, heat, prepared } from "./view.js";
+import { PALETTE, STEPS, colours, lookOf, prepared, stepOf, zoom } from "./view.js";
 
-const MARGIN = 26;
+const MARGIN = 24;
+/** How much a link is bent: the part of its length by which its middle stands aside, twice. */
+const BENDS = [0.09, 0.16, 0.22, 0.3, 0.4];
+/** More links × vertices than this are all bent alike. */
+const MOST_PAIRS = 2_000_000;
 
-/** The curve of a link in the plane: bent to one side, so that both directions and long links are seen apart. */
-function curveOf(x, y, from, to, near) {
+/** The curve of a link in the plane: bent to one side, so that both directions are seen apart. */
+function curveOf(x, y, from, to, bend) {
   const [dx, dy] = [x[to] - x[from], y[to] - y[from]];
-  const bend = Math.hypot(dx, dy) > 1.6 * near ? 0.18 : 0.09;
   return [x[from], y[from], (x[from] + x[to]) / 2 - dy * bend, (y[from] + y[to]) / 2 + dx * bend, x[to], y[to]];
 }
 
-/** Distance of the two vertices that are closest, among those that follow each other from left to right or upwards. */
-function closest(px, py) {
+/** How near a curve comes to a vertex that it does not join. */
+function clearanceOf(curve, x, y, from, to) {
   let least = Infinity;
-  for (const [first, second] of [[px, py], [py, px]]) {
-    const order = px.map((_, v) => v).sort((a, b) => first[a] - first[b] || second[a] - second[b]);
-    for (let i = 1; i < order.length; i++) {
-      const [a, b] = [order[i - 1], order[i]];
-      const distance = Math.hypot(px[a] - px[b], py[a] - py[b]);
-      if (distance > 0.5) least = Math.min(least, distance);
+  for (let i = 1; i < 16; i++) {
+    const [cx, cy] = pointOn(curve, i / 16);
+    for (let v = 0; v < x.length; v++) {
+      if (v === from || v === to) continue;
+      const square = (x[v] - cx) ** 2 + (y[v] - cy) ** 2;
+      if (square < least) least = square;
     }
   }
-  return least;
+  return Math.sqrt(least);
+}
+
+/** Distance of the two vertices that are closest. */
+function closest(px, py) {
+  const order = px.map((_, v) => v).sort((a, b) => px[a] - px[b]);
+  let least = Infinity;
+  for (let i = 0; i < order.length; i++) {
+    for (let j = i + 1; j < order.length && px[order[j]] - px[order[i]] < least; j++) {
+      const distance = Math.hypot(px[order[i]] - px[order[j]], py[order[i]] - py[order[j]]);
+      if (distance > 1e-6) least = Math.min(least, distance);
+    }
+  }
+  return Number.isFinite(least) ? least : 1;
+}
+
+/** The curve of every link, as little bent as it stands clear of other vertices, and the least distance from one. */
+function curvesOf(x, y, ends) {
+  const near = closest(x, y);
+  const many = ends.length * x.length > MOST_PAIRS;
+  let clear = Infinity;
+  const plane = ends.map(([from, to]) => {
+    let [best, most] = [null, -1];
+    const long = Math.hypot(x[to] - x[from], y[to] - y[from]) > 1.6 * near;
+    for (const bend of many ? [long ? 0.18 : 0.09] : BENDS) {
+      const curve = curveOf(x, y, from, to, bend);
+      const distance = many ? near : clearanceOf(curve, x, y, from, to);
+      if (distance > most + 0.02 * near) [best, most] = [curve, distance];
+      if (most > 0.32 * near) break;
+    }
+    clear = Math.min(clear, most);
+    return best;
+  });
+  return { plane, clear: Math.max(clear, 0.1 * near) };
 }
 
 /** Places of vertices in pixels, and the curve of every link. */
@@ -31,22 +67,20 @@ export function laidOut(run, width, height) {
   const { x, y } = run.vertices;
   const { src, dst } = run.links;
   // Links that failed before the run come last.
-  const ends = [...src.map((from, link) => [from, dst[link]]), ...run.broken];
-  const lengths = src.map((from, link) => Math.hypot(x[from] - x[dst[link]], y[from] - y[dst[link]])).filter((one) => one > 0);
-  const near = lengths.length ? Math.min(...lengths.slice(0, 5000)) : 1;
-  const plane = ends.map(([from, to]) => curveOf(x, y, from, to, near));
+  const { plane, clear } = (run.plane ??= curvesOf(x, y, [...src.map((from, link) => [from, dst[link]]), ...run.broken]));
   // A quadratic curve reaches half of the way to its control point.
   let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity];
   const include = (a, b) => ([x0, x1, y0, y1] = [Math.min(x0, a), Math.max(x1, a), Math.min(y0, b), Math.max(y1, b)]);
   x.forEach((value, v) => include(value, y[v]));
   for (const [ax, ay, bx, by, cx, cy] of plane) include((ax + 2 * bx + cx) / 4, (ay + 2 * by + cy) / 4);
-  const fit = (space, span) => (space - 2 * MARGIN) / Math.max(span, 1e-9);
+  const fit = (space, span) => Math.max(space - 2 * MARGIN, 20) / Math.max(span, 1e-9);
   const unit = Math.min(fit(width, x1 - x0), fit(height, y1 - y0), 400);
   const placeX = (value) => width / 2 + (value - (x0 + x1) / 2) * unit;
   const placeY = (value) => height / 2 - (value - (y0 + y1) / 2) * unit;
   const curves = plane.map((curve) => curve.map((value, i) => (i % 2 ? placeY(value) : placeX(value))));
   const [px, py] = [x.map(placeX), y.map(placeY)];
-  return { px, py, curves, radius: Math.max(2, Math.min(13, 0.3 * closest(px, py))), width, height };
+  const room = Math.min((zoom() > 1 ? 0.27 : 0.32) * closest(px, py), 0.85 * clear * unit);
+  return { px, py, curves, radius: Math.max(1.5, Math.min(13 * zoom(), room)), width, height, zoom: zoom() };
 }
 
 export function pointOn(curve, share) {
@@ -65,33 +99,18 @@ function progress(hops, row, time) {
 }
 
 export function drawNetwork(canvas, run, time, chosen) {
-  const wanted = Math.min(Math.max(300, (canvas.clientWidth || 600) * 0.62), 560);
-  const { context, width, height } = prepared(canvas, wanted);
-  if (!run.layout || run.layout.width !== width || run.layout.height !== height) {
+  const { context, width, height } = prepared(canvas);
+  const before = run.layout;
+  if (!before || before.width !== width || before.height !== height || before.zoom !== zoom()) {
     run.layout = laidOut(run, width, height);
-    run.layout.idle = new Path2D();
-    for (const [ax, ay, bx, by, cx, cy] of run.layout.curves.slice(0, run.links.src.length)) {
-      run.layout.idle.moveTo(ax, ay);
-      run.layout.idle.quadraticCurveTo(bx, by, cx, cy);
-    }
+    run.layout.idle = pathOf(run.layout.curves.slice(0, run.links.src.length));
   }
   const { px, py, curves, radius } = run.layout;
   const colour = colours();
   context.lineWidth = 1;
   context.strokeStyle = colour.idle;
   context.stroke(run.layout.idle);
-  const thin = Math.max(0.8, Math.min(3, 60 / Math.sqrt(curves.length)));
-  for (const link of run.use.link) {
-    const { busy, queue } = useAt(run, link, time);
-    if (!busy && !queue) continue;
-    const [ax, ay, bx, by, cx, cy] = curves[link];
-    context.beginPath();
-    context.moveTo(ax, ay);
-    context.quadraticCurveTo(bx, by, cx, cy);
-    context.strokeStyle = heat(busy);
-    context.lineWidth = thin + Math.min(2 * Math.log2(1 + queue), 9);
-    context.stroke();
-  }
+  drawUse(context, run, time, curves, Math.max(0.35, Math.min(radius / 12, zoom())));
   const first = run.links.src.length;
   for (const curve of curves.slice(first)) outline(context, curve, PALETTE.broken);
   if (chosen?.kind === "link") outline(context, curves[chosen.index], colour.cursor);
@@ -99,6 +118,43 @@ export function drawNetwork(canvas, run, time, chosen) {
   const drawn = drawMessages(context, run, time, curves, radius, chosen);
   drawVertices(context, run, px, py, radius, colour, chosen);
   return drawn;
+}
+
+function pathOf(curves) {
+  const path = new Path2D();
+  for (const [ax, ay, bx, by, cx, cy] of curves) {
+    path.moveTo(ax, ay);
+    path.quadraticCurveTo(bx, by, cx, cy);
+  }
+  return path;
+}
+
+/** Links that are busy: colour and width by their use; a bright edge is the wider the more messages wait. */
+function drawUse(context, run, time, curves, thin) {
+  const steps = STEPS.map(() => []);
+  const waiting = new Map();
+  for (const link of run.use.link) {
+    const { busy, queue } = useAt(run, link, time);
+    if (!busy && !queue) continue;
+    const step = busy ? stepOf(busy) : 0;
+    steps[step].push(curves[link]);
+    const edge = queue ? Math.round(3 + Math.min(2 * Math.log2(1 + queue), 8)) : 1;
+    const key = `${step} ${edge}`;
+    if (!waiting.has(key)) waiting.set(key, []);
+    waiting.get(key).push(curves[link]);
+  }
+  for (const [key, rows] of waiting) {
+    const [step, edge] = key.split(" ").map(Number);
+    context.strokeStyle = edge > 1 ? PALETTE.waiting : colours().soft;
+    context.lineWidth = lookOf(step).width * thin + edge * Math.max(thin, 0.6);
+    context.stroke(pathOf(rows));
+  }
+  steps.forEach((rows, step) => {
+    if (!rows.length) return;
+    const look = lookOf(step);
+    [context.strokeStyle, context.lineWidth] = [look.colour, look.width * thin];
+    context.stroke(pathOf(rows));
+  });
 }
 
 function outline(context, [ax, ay, bx, by, cx, cy], colour) {
@@ -114,7 +170,7 @@ function outline(context, [ax, ay, bx, by, cx, cy], colour) {
 
 function drawMessages(context, run, time, curves, radius, chosen) {
   const { hops, messages } = run;
-  const size = Math.max(1.6, Math.min(5, radius * 0.5));
+  const size = Math.max(1.8, Math.min(5 * zoom(), radius * 0.5));
   const byColour = new Map();
   let drawn = 0;
   for (const row of run.bin.at(time)) {
@@ -140,7 +196,7 @@ function drawMessages(context, run, time, curves, radius, chosen) {
 
 function drawVertices(context, run, px, py, radius, colour, chosen) {
   const { name, switch: isSwitch, failed } = run.vertices;
-  const named = px.length <= 144 && radius >= 7;
+  const named = px.length <= 144 && radius >= 6;
   const switchesNamed = named || isSwitch.reduce((sum, one) => sum + one, 0) <= 32;
   context.textAlign = "center";
   context.textBaseline = "middle";
@@ -186,4 +242,17 @@ export function hit(run, time, x, y) {
     }
   });
   return best;
+}
+
+/** What a person calls something that `hit` returns. */
+export function nameOf(run, thing) {
+  const { links, vertices, messages } = run;
+  if (!thing) return "";
+  const names = {
+    vertex: (v) => `${vertices.switch[v] ? "switch" : "NPU"} ${vertices.name[v]}`,
+    link: (link) => `link ${links.name[link]}`,
+    message: (m) => `message from rank ${messages.src[m]} to ${messages.dst[m]}`,
+    broken: (index) => `broken link ${run.broken[index].map((v) => vertices.name[v]).join("–")}`,
+  };
+  return names[thing.kind](thing.index);
 }

@@ -1,6 +1,6 @@
-// Canvases: resolution, and colours of the theme. Colours of data are those of the figures.
+// Canvases: resolution, size of type, and colours of the theme. Colours of data are those of the figures.
 
-/** What a rank does, and collectives by type, with their messages → colour. */
+/** What a rank does, and collectives by type, with their messages → colour; `use`: links by their use. */
 export const PALETTE = JSON.parse(document.body.dataset.palette);
 
 export function colourOf(kind) {
@@ -18,10 +18,20 @@ export function textOn(colour) {
   return 0.299 * red + 0.587 * green + 0.114 * blue > 130 ? "#000000" : "#ffffff";
 }
 
-/** The 2-D context of a canvas of `height` CSS pixels, cleared, and its width in CSS pixels. */
-export function prepared(canvas, height) {
+/** How much larger everything in a canvas is than on a desk: for a projector. */
+export function zoom() {
+  return document.body.classList.contains("present") ? 1.6 : 1;
+}
+
+/** A font of the page for a canvas; `size` in CSS pixels on a desk. */
+export function font(size) {
+  return `${size * zoom()}px system-ui, sans-serif`;
+}
+
+/** The 2-D context of a canvas, cleared, and its size in CSS pixels. `height`: by default that of its pane. */
+export function prepared(canvas, height = canvas.parentElement.clientHeight) {
   const ratio = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth || 600;
+  const width = canvas.parentElement.clientWidth || 600;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -33,29 +43,36 @@ export function prepared(canvas, height) {
   return { context, width, height };
 }
 
-let known = {};
+let theme = {};
 /** The colours of the theme, read again after `themeChanged`. */
 export function colours() {
-  if (!known.text) {
+  if (!theme.text) {
     const style = getComputedStyle(document.documentElement);
     for (const name of ["text", "soft", "line", "panel", "idle", "vertex", "cursor", "path", "back", "dark"]) {
-      known[name] = style.getPropertyValue(`--${name}`).trim();
+      theme[name] = style.getPropertyValue(`--${name}`).trim();
     }
   }
-  return known;
+  return theme;
 }
 
 export function themeChanged() {
-  known = {};
+  theme = {};
 }
 
 export function isDark() {
   return getComputedStyle(document.documentElement).getPropertyValue("--dark").trim() === "1";
 }
 
-/** Colour of a share from 0 to 1: the fuller, the further from the background, so that brightness alone tells it, too. */
-export function heat(share) {
-  const s = Math.min(Math.max(share, 0), 1);
-  if (colours().dark === "1") return `hsl(${15 + 40 * s} ${60 + 35 * s}% ${28 + 40 * s}%)`;
-  return `hsl(${48 - 48 * s} 90% ${62 - 27 * s}%)`;
+/** Links are told apart by use up to these shares, percent; the colour and the width of each. */
+export const STEPS = [5, 10, 20, 40, 100];
+const WIDTHS = [1.6, 2.4, 3.2, 4.2, 5.6];
+
+/** The step of a share from 0 to 1. */
+export function stepOf(share) {
+  return STEPS.findIndex((most) => share * 100 <= most + 1e-9);
+}
+
+/** Colour and width of a step: the fuller, the further from the background, so that brightness alone tells it, too. */
+export function lookOf(step) {
+  return { colour: PALETTE[colours().dark === "1" ? "use_dark" : "use"][step], width: WIDTHS[step] };
 }

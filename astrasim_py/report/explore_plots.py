@@ -10,12 +10,12 @@ from astrasim_py.report.figure_style import (
     BLUE,
     COLOURS,
     COMMUNICATION_COLOURS,
-    COMPUTE_COLOURS,
     FILLS,
     FORMATS,
     GREEN,
     GREY,
     MARKERS,
+    PHASE_COLOURS,
     SKY,
     SMALL,
     VERMILION,
@@ -33,7 +33,7 @@ _POINTS = 20_000
 _HATCHES = ("", "//")
 #: Parts of a step in the order of the bars, computation first, and their colours.
 _STEP = {
-    **dict(zip(("forward", "backward", "optimizer"), COMPUTE_COLOURS, strict=False)),
+    **PHASE_COLOURS,
     "host": "#999999",
     **dict(zip(("tp", "cp", "ep", "pp", "dp", "reduction"), COMMUNICATION_COLOURS, strict=False)),
     "bubble": WAITING_COLOUR,

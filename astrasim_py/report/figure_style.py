@@ -34,10 +34,18 @@ GREY = "#666666"
 #: What a rank does, in figures and on the page: compute in blues, communication in the other colours.
 COMPUTE_COLOURS = (BLUE, SKY, NAVY, "#B3D4EA")
 COMMUNICATION_COLOURS = (ORANGE, VERMILION, PINK, GREEN, BROWN, VIOLET, CRIMSON, LIME)
+#: Phases of a training step.
+PHASE_COLOURS = dict(zip(("forward", "backward", "optimizer"), COMPUTE_COLOURS, strict=False))
 SEND_COLOUR, RECEIVE_COLOUR, WAITING_COLOUR = "#8C564B", "#D0D0D0", "#d9d9d9"
 #: Collectives that have a colour of their own wherever they are named by their type.
 _TYPES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")
 TYPE_COLOURS = dict(zip(_TYPES, COMMUNICATION_COLOURS, strict=True))
+#: Shares of the time that a link is busy, in steps from little to much: of matplotlib's cividis, as in figures of
+#: links; on white, and on black.
+USE_COLOURS = ("#dfca57", "#a39a74", "#6f7073", "#3b496c", "#00224e")
+USE_COLOURS_ON_BLACK = ("#4f576c", "#777777", "#a19975", "#d1bf61", "#fee838")
+#: Beside links that messages wait for.
+QUEUE_COLOUR = SKY
 #: Most entries of a legend; more series are named at their curves.
 MOST_ENTRIES = 8
 #: Size of text, points.

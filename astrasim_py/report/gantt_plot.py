@@ -198,7 +198,9 @@ def _look(charts: Sequence[_Chart]) -> tuple[list[np.ndarray], _Look]:
 def _colours(part: int, labels: Sequence[str]) -> list[str]:
     """Colours of groups: a collective's type has its own, the others take what is left in order."""
     if part == COMPUTE:
-        return list(style.COMPUTE_COLOURS[: len(labels)])
+        phases = {label: style.PHASE_COLOURS[label] for label in labels if label in style.PHASE_COLOURS}
+        others = iter([colour for colour in style.COMPUTE_COLOURS if colour not in phases.values()])
+        return [phases[label] if label in phases else next(others) for label in labels]
     types = [label.split(" ")[0].replace("-", "_") for label in labels]
     typed = {name: style.TYPE_COLOURS[name] for name in types if types.count(name) == 1 and name in style.TYPE_COLOURS}
     spare = iter([colour for colour in style.COMMUNICATION_COLOURS if colour not in typed.values()])

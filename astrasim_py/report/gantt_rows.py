@@ -132,6 +132,15 @@ def ranges(numbers: Sequence[int], limit: int = 3) -> str:
     return ", ".join(texts if len(texts) <= limit else [*texts[:2], "…", texts[-1]])
 
 
+def phase_of(name: str) -> str:
+    """The phase of a training step that a name of a computation says; empty if none.
+
+    >>> phase_of("layer 3 bwd 1"), phase_of("gemm")
+    ('backward', '')
+    """
+    return next((_PHASES[word] for word in re.split(r"[^A-Za-z]+", name.lower()) if word in _PHASES), "")
+
+
 def grouped(bars: Bars, part: int, limit: int) -> tuple[np.ndarray, list[str]]:
     """A group for each bar of a part, and the names of the groups, at most `most`: single names; else names without
     their numbers; else phases of training, or what they are; else the longest ones and ``other``.
@@ -144,8 +153,7 @@ def grouped(bars: Bars, part: int, limit: int) -> tuple[np.ndarray, list[str]]:
     length = (bars.end - bars.start)[members].astype(float)
     tries = [full_names, _without_numbers(full_names)]
     if part == COMPUTE:
-        words = [[_PHASES[w] for w in re.split(r"[^A-Za-z]+", name.lower()) if w in _PHASES] for name in full_names]
-        tries.append([phases[0] if phases else name for phases, name in zip(words, tries[1], strict=True)])
+        tries.append([phase_of(name) or without for name, without in zip(full_names, tries[1], strict=True)])
     for names in tries:
         if len(set(names)) <= limit:
             break

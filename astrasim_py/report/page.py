@@ -18,6 +18,7 @@ from astrasim_py.core.records import Records, Table, called_instances
 from astrasim_py.core.units import format_size
 from astrasim_py.report import figure_style
 from astrasim_py.report.critical_path import CriticalPath
+from astrasim_py.report.gantt_rows import phase_of
 from astrasim_py.report.intervals import coverage
 from astrasim_py.report.record_plots import places
 from astrasim_py.topology.drawing import FAILED
@@ -45,12 +46,14 @@ def page_data(
     chunks: Mapping[str, np.ndarray] | None = None,
     longer: Mapping[int, int] | None = None,
     broken: Sequence[tuple[int, int]] = (),
+    ranks: Sequence[int] | None = None,
 ) -> dict:
     """What the page needs of one run, as plain values. Times are ps.
 
     `records`: of level ``messages``. `vertex`, `edge`: tables of the topology. `npu_of`: rank → NPU. `chunks`:
     ``first``, ``count`` and ``of`` (chunks of the algorithm) by message; -1 where unknown. `longer`: see
-    `CriticalPath`. `broken`: ends of links that failed before the run.
+    `CriticalPath`. `broken`: ends of links that failed before the run. `ranks`: that have a row in the Gantt chart,
+    ascending; all by default, as far as there is room.
     """
     x, y, switch = places(vertex, edge)
     hop, message = records.hop, records.message
@@ -90,7 +93,7 @@ def page_data(
         "messages": {name: message[name][sent].tolist() for name in _MESSAGE}
         | {name: values[sent].tolist() for name, values in (chunks or {}).items()},
         "use": _use(hop, row_of, edge.height, records.makespan),
-        "bars": _bars(records, len(npu_of)),
+        "bars": _bars(records, np.arange(len(npu_of)) if ranks is None else np.array(ranks)),
         "path": [
             [s.start, s.end, s.category, s.rank, number.get(s.link, -1), s.message] for s in path if s.end > s.start
         ],
@@ -133,13 +136,15 @@ def _use(hop: Table, row: np.ndarray, links: int, makespan: int) -> dict:
     }
 
 
-def _bars(records: Records, ranks: int) -> dict:
-    """Nodes of the workload for the Gantt chart; the kind of one that calls a collective is the collective's type.
+def _bars(records: Records, ranks: np.ndarray) -> dict:
+    """Nodes of the workload for the Gantt chart; the kind of one that calls a collective is the collective's type, that
+    of a computation its phase of training, if its name says one.
 
-    `ranks`: of the run.
+    `ranks`: that may have a row, ascending.
     """
     node = records.node
     codes, kinds = node.coded("kind")
+    kinds = (*kinds, *(() if "compute" in kinds else ("compute",)))
     types = sorted(set(records.collective["type"].tolist()))
     called = called_instances(node)
     type_of = dict(zip(records.collective["instance"].tolist(), records.collective["type"].tolist(), strict=True))
@@ -147,16 +152,23 @@ def _bars(records: Records, ranks: int) -> dict:
     codes = codes.astype(np.int64)
     codes[calls] = [len(kinds) + types.index(type_of[instance]) for instance in called[calls].tolist()]
     names, texts = node.coded("name")
-    rows = np.flatnonzero((node["end"] >= 0) & (node["end"] > node["start"]) & (node["instance"] < 0))
-    bars = {"rank": node["rank"][rows], "kind": codes[rows], "name": names[rows]}
+    drawn = (node["end"] >= 0) & (node["end"] > node["start"]) & (node["instance"] < 0)
+    rows = np.flatnonzero(drawn & np.isin(node["rank"], ranks))
+    shown_names = [text.decode() if isinstance(text, bytes) else str(text) for text in texts]
+    all_kinds = [*(str(kind) for kind in (*kinds, *types)), *figure_style.PHASE_COLOURS]
+    phase = np.array([all_kinds.index(phase_of(name) or "compute") for name in shown_names], dtype=np.int64)
+    computes = codes == all_kinds.index("compute")
+    codes[computes] = phase[names[computes]]
+    bars = {"rank": np.searchsorted(ranks, node["rank"][rows]), "kind": codes[rows], "name": names[rows]}
     bars |= {"start": node["start"][rows], "end": node["end"][rows]}
-    columns, shown, note = _fitting(bars, ranks, len(texts), max(records.makespan, 1))
+    columns, shown, note = _fitting(bars, len(ranks), len(texts), max(records.makespan, 1))
     return {
-        "kinds": [str(kind) for kind in (*kinds, *types)],
-        "names": [*(text.decode() if isinstance(text, bytes) else str(text) for text in texts), "several short ones"],
-        "ranks": shown.tolist(),
+        "kinds": all_kinds,
+        "names": [*shown_names, "several short ones"],
+        "ranks": ranks[shown].tolist(),
         "note": note,
         **{name: column.tolist() for name, column in columns.items()},
+        "rank": ranks[columns["rank"]].tolist(),
     }
 
 
@@ -174,10 +186,7 @@ def _fitting(
     bars = _together(bars, several, makespan / _BINS)
     count = len(bars["rank"])
     if count < before:
-        notes.append(
-            f"bars shorter than 1/{_BINS} of the run that begin in the same part of it are drawn together "
-            f"({before:,} as {count:,})"
-        )
+        notes.append(f"bars shorter than 1/{_BINS} of the run are drawn together ({before:,} as {count:,})")
     if count > _MOST_BARS:
         bars_of = np.bincount(bars["rank"], minlength=ranks)
         rows = max(ranks * _MOST_BARS // count, 1)
@@ -186,8 +195,10 @@ def _fitting(
         shown = _evenly(rows, ranks)
         visible = np.isin(bars["rank"], shown)
         bars = {name: column[visible] for name, column in bars.items()}
-        notes.append(f"{rows} of {ranks} ranks have a row, evenly spaced")
-    return bars, shown, f"Gantt chart: {'; '.join(notes)}"
+        left_out = count - int(visible.sum())
+        notes.append(f"{left_out:,} bars are left out, for {rows} of {ranks} ranks have a row, evenly spaced")
+    some = max(ranks * _MOST_BARS // before - 1, 0)
+    return bars, shown, f"{'; '.join(notes)}; view NAME --ranks 0-{some} shows all bars of these ranks"
 
 
 def _evenly(count: int, ranks: int) -> np.ndarray:
@@ -211,12 +222,13 @@ def _together(bars: Mapping[str, np.ndarray], several: int, width: float) -> dic
     return {name: column[again] for name, column in merged.items()}
 
 
-def palette() -> dict[str, str]:
-    """What is drawn on the page → its colour, those of the figures."""
+def palette() -> dict[str, str | tuple[str, ...]]:
+    """What is drawn on the page → its colour, those of the figures; `use`: of links, from little to much use."""
     compute, communication = figure_style.COMPUTE_COLOURS, figure_style.COMMUNICATION_COLOURS
     return {
         "compute": compute[0],
-        "memory": compute[1],
+        **figure_style.PHASE_COLOURS,
+        "memory": compute[3],
         "collective": communication[0],
         "send": figure_style.SEND_COLOUR,
         "recv": figure_style.RECEIVE_COLOUR,
@@ -225,6 +237,9 @@ def palette() -> dict[str, str]:
         "chunk_part": communication[0],
         "chunk_all": communication[3],
         "broken": FAILED["color"],
+        "waiting": figure_style.QUEUE_COLOUR,
+        "use": figure_style.USE_COLOURS,
+        "use_dark": figure_style.USE_COLOURS_ON_BLACK,
     }
 
 
@@ -232,7 +247,7 @@ def page_html(title: str, data: Sequence[str], server: Mapping | None = None) ->
     """The whole page. `data`: of one or two runs, `packed`. `server`: what the server behind it offers."""
     parts = {
         "TITLE": html.escape(title),
-        "STYLE": (_PAGE / "style.css").read_text("utf-8"),
+        "STYLE": re.sub(r"(?<=[{};:,])\s+", "", (_PAGE / "style.css").read_text("utf-8")),
         "DATA": "\n".join(f'<script type="text/plain" class="run">{text}</script>' for text in data),
         "PALETTE": html.escape(json.dumps(palette())),
         "SERVER": html.escape(json.dumps(server)) if server else "",
@@ -249,10 +264,11 @@ def packed(run: Mapping, level: int = 6) -> str:
 
 
 def script(modules: Sequence[str]) -> str:
-    """Modules of the page as one script: a module's names are unique in all of them."""
+    """Modules of the page as one script, without comments: a module's names are unique in all of them."""
     parts = []
     for name in modules:
         text = (_PAGE / f"{name}.js").read_text("utf-8")
         text = re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE)
+        text = re.sub(r"^ *(?://[^\n]*|/\*\*.*?\*/)\n|^ +|^\n", "", text, flags=re.MULTILINE | re.DOTALL)
         parts.append(re.sub(r"^export ", "", text, flags=re.MULTILINE))
     return "\n".join(parts)

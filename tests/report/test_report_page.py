@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib import colormaps
+from matplotlib.colors import to_hex, to_rgb
 from worlds.pages import drawn, patient
 from worlds.panels import panel_of
 
@@ -182,6 +183,13 @@ def test_colours_are_those_of_figures(folder):
     bars = explore_plots._STEP
     assert bars["forward"] == colours["compute"] and bars["tp"] == colours["collective"]
     assert not {bars[part] for part in ("tp", "cp", "ep", "pp", "dp", "reduction")} & set(COMPUTE_COLOURS)
+    assert [colours[phase] for phase in ("forward", "backward", "optimizer")] == [*COMPUTE_COLOURS[:3]]
+    # Links by their use: in the colours of figures of links, each darker than the one before, on black each brighter.
+    for name, sign in (("use", -1), ("use_dark", 1)):
+        brightness = [np.dot(to_rgb(colour), (0.299, 0.587, 0.114)) for colour in colours[name]]
+        assert len(brightness) == 5 and all(np.diff(brightness) * sign > 0.05)
+        scale = [to_rgb(colour) for colour in colormaps["cividis_r"](np.linspace(0, 1, 256))[:, :3]]
+        assert all(min(np.abs(np.subtract(scale, to_rgb(c))).sum(axis=1)) < 0.02 for c in colours[name])
     # No colour of data is written in the page's own files.
     for path in (Path(page_module.__file__).parents[1] / "page").glob("*.js"):
         assert set(re.findall(r"#[0-9a-fA-F]{6}", path.read_text("utf-8"))) <= {"#000000", "#ffffff", "#0072b2"}
@@ -190,17 +198,26 @@ def test_colours_are_those_of_figures(folder):
 def test_bars_of_collectives_have_their_type(run):
     bars = run["bars"]
     kinds = {bars["kinds"][kind] for kind in bars["kind"]}
-    assert kinds == {"compute", "all_reduce"} and len(bars["kind"]) == 32
+    assert kinds == {"forward", "all_reduce"} and len(bars["kind"]) == 32
 
 
 def test_the_critical_path_covers_the_makespan(run):
     assert sum(end - start for start, end, *_ in run["path"]) == run["makespan"]
 
 
-def test_a_point_must_be_named(folder, capsys):
+def test_without_a_point_that_farthest_from_its_bound_is_shown(folder, capsys):
+    results = str(folder / "results" / "seen")
+    assert main(["view", results, "-o", str(folder / "worst.html")]) == 0
+    assert "2 points; the one farthest from its bound is shown: topology=" in capsys.readouterr().err
+    (shown,) = runs_of((folder / "worst.html").read_text("utf-8"))
+    assert shown["title"].startswith("topology=")
+
+
+def test_points_and_ranks_that_are_not_there_are_one_line(folder, capsys):
     results = str(folder / "results" / "seen")
     out = ["-o", str(folder / "never.html")]
-    for names in ([f"{results}@topology=ring"], [f"{results}@topology=torus"] * 3):
+    torus = f"{results}@topology=torus"
+    for names in ([f"{results}@topology=ring"], [torus] * 3, [torus, "--ranks", "0-16"], [torus, "--ranks", "x"]):
         assert main(["view", *names, *out]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1 and "Traceback" not in error
@@ -271,7 +288,7 @@ def test_a_click_says_what_a_link_an_npu_and_a_message_do(page, folder):
         return page.inner_text("#details")
 
     text = click("[l.px[5], l.py[5]]")
-    assert "NPU 5" in text and re.search(r"gets next\s+rank 4 → 5, 64 KiB at [\d.]+ us: (is|waits|has)", text)
+    assert "NPU 5" in text and re.search(r"gets next\s+rank 4 → 5, 64 KiB at [\d.]+ µs: (is|waits|has)", text)
     assert "Critical path now: " in page.inner_text("#runs")
     page.fill("#find", "1->0")
     page.press("#find", "Enter")
@@ -297,13 +314,165 @@ def test_the_page_says_which_ranks_have_a_row(page, folder, monkeypatch):
     few = folder / "few.html"
     assert main(["view", f"{folder / 'results' / 'seen'}@topology=torus", "-o", str(few)]) == 0
     shown(page, few)
-    assert "Gantt chart: 6 of 16 ranks have a row, evenly spaced" in page.inner_text("#runs")
+    assert "20 bars are left out, for 6 of 16 ranks have a row, evenly spaced" in page.inner_text("#runs")
+    assert "view NAME --ranks 0-5 shows all bars of these ranks" in page.inner_text("#runs")
     assert page.evaluate("window.page.runs[0].bars.ranks") == [0, 2, 5, 8, 10, 13]
     for name, text in (("2", "does now\nforward"), ("3", "not known: its bars are left out")):
         page.fill("#find", name)
         page.press("#find", "Enter")
         drawn(page)
         assert text in page.inner_text("#details")
+    # As the page says: other ranks are chosen, and none of their bars is left out.
+    point = f"{folder / 'results' / 'seen'}@topology=torus"
+    assert main(["view", point, "--ranks", "1,3-5", "-o", str(few)]) == 0
+    shown(page, few)
+    assert page.evaluate("(b => [b.ranks, b.rank.length, b.note])(window.page.runs[0].bars)") == [[1, 3, 4, 5], 8, ""]
+    assert "left out" not in page.inner_text("#runs")
+
+
+def in_sight(page) -> list[str]:
+    """What of the networks, Gantt charts and controls lies outside of the window or has no room."""
+    return page.evaluate("""[
+        ...document.querySelectorAll("canvas.network, canvas.gantt, #play, #time, #large")
+    ].filter(e => {
+        const box = (e.tagName === "CANVAS" ? e.parentElement : e).getBoundingClientRect();
+        const least = e.className === "network" ? [150, 120] : e.className === "gantt" ? [150, 80] : [10, 10];
+        return box.top < 0 || box.left < 0 || box.bottom > innerHeight || box.right > innerWidth
+            || box.width < least[0] || box.height < least[1];
+    }).map(e => e.className || e.id)""")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("npus", [4, 64, 256])
+def test_network_and_gantt_chart_are_in_sight_together(page, tmp_path, npus):
+    """On a small screen, one point and two, on a desk and on a projector."""
+    scenario = {
+        "name": "room",
+        "topologies": {"net": {"shape": "ring", "npus": npus, "bandwidth": "50 GB/s", "latency": "500 ns"}},
+        "workload": [
+            {"compute": {"time": "20 us", "name": "forward"}},
+            {"broadcast": {"size": "$size"}},
+        ],
+        "sweep": {"size": ["1 KiB", "2 KiB"]},
+    }
+    ap.run(scenario, out=tmp_path, jobs=1)
+    one = ["view", f"{tmp_path / 'room'}@size=1 KiB"]
+    assert main([*one, "-o", str(tmp_path / "1.html")]) == 0
+    assert main([*one, "@size=2 KiB", "-o", str(tmp_path / "2.html")]) == 0
+    for name in ("1.html", "2.html"):
+        shown(page, tmp_path / name)
+        for height in (720, 768, 620):
+            page.set_viewport_size({"width": 1366, "height": height})
+            drawn(page)
+            assert in_sight(page) == []
+            assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+        page.keyboard.press("p")
+        page.set_viewport_size({"width": 1366, "height": 720})
+        drawn(page)
+        assert in_sight(page) == []
+
+
+@pytest.mark.slow
+def test_time_goes_back_and_events_are_stepped_both_ways(page, folder):
+    shown(page, folder / "one.html")
+    moments = page.evaluate("Array.from(window.page.moments)")
+    assert moments == sorted(set(moments)) and moments[0] == 0 and moments[-1] == page.evaluate("window.page.span")
+    for number, moment in enumerate(moments[1:8], 2):
+        page.keyboard.press("ArrowRight")
+        drawn(page)
+        assert page.evaluate("window.page.time") == moment and f"event {number} of {len(moments)}" in page.inner_text(
+            "#now"
+        )
+    for moment in moments[6:0:-1]:
+        page.keyboard.press("ArrowLeft")
+        assert page.evaluate("window.page.time") == moment
+    page.select_option("#speed", "3")
+    page.keyboard.press("End")
+    page.keyboard.press("b")
+    while not page.evaluate("window.page.time < 0.8 * window.page.span"):
+        page.wait_for_timeout(20)
+    page.keyboard.press(" ")
+    before = page.evaluate("window.page.time")
+    while not page.evaluate(f"window.page.time > {before}"):
+        page.wait_for_timeout(20)
+    page.click("#reverse")
+    while page.evaluate("window.page.playing"):
+        page.wait_for_timeout(20)
+    assert page.evaluate("window.page.time") == 0 and page.inner_text("#reverse") == "◀ Play"
+
+
+@pytest.mark.slow
+def test_large_type_for_a_projector(page, folder):
+    """By key, button and address; without what is not needed to play, which still works by keyboard."""
+    shown(page, folder / "one.html")
+    small = page.evaluate("window.page.runs[0].layout.radius")
+    large = "document.body.classList.contains('present')"
+    for act in (lambda: page.keyboard.press("p"), lambda: page.click("#large")):
+        act()
+        drawn(page)
+        assert page.evaluate(large) and page.evaluate("getComputedStyle(document.body).fontSize") == "22px"
+        assert not any(page.is_visible(name) for name in ("#speed", "#find", "#theme", "#rows", "#keys"))
+        assert all(page.is_visible(name) for name in ("#play", "#reverse", "#back", "#time", "#legend", "#now"))
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Escape")
+        drawn(page)
+        assert not page.evaluate(large) and page.evaluate("window.page.time") > 0
+        assert page.evaluate("window.page.runs[0].layout.radius") == small
+    for end in ("?present", "#present"):
+        page.goto((folder / "one.html").as_uri() + end)
+        page.wait_for_selector("body[data-ready]")
+        assert page.evaluate(large)
+        page.goto("about:blank")
+
+
+@pytest.mark.slow
+def test_the_legend_says_what_colours_mean(page, folder):
+    shown(page, folder / "one.html")
+    legend = page.inner_text("#legend")
+    for words in (
+        "forward",
+        "all_reduce",
+        "0–5 %",
+        "5–10 %",
+        "10–20 %",
+        "20–40 %",
+        "40–100 %",
+        "idle",
+        "messages wait",
+    ):
+        assert words in legend
+    assert re.search(r"Chunks: .*\n?nothing yet\n?a part of what it gets.*\n?all that it gets", legend)
+    assert re.search(
+        r"Chunks of all_reduce 1 MiB \(ring\): ranks 0–15 downwards, 16 chunks across", page.inner_text("#runs")
+    )
+    # Each step of use has a width and a colour of its own.
+    lines = page.evaluate(
+        """[...document.querySelectorAll("#legend i.line")].map(e => [e.style.height, e.style.background])"""
+    )
+    assert len({height for height, _ in lines[1:6]}) == len({colour for _, colour in lines[1:6]}) == 5
+
+
+@pytest.mark.slow
+def test_what_cannot_be_told_apart_is_said_and_can_be_seen(page, folder):
+    shown(page, folder / "one.html")
+    unseen = "document.querySelector('.unseen').textContent"
+    page.set_viewport_size({"width": 1366, "height": 560})
+    page.keyboard.press("r")
+    drawn(page)
+    assert re.search(r"\d+ of 16 rows are out of sight: scroll the chart", page.evaluate(unseen))
+    assert page.evaluate("(p => p.scrollHeight > p.clientHeight)(document.querySelector('.pane.gantt'))")
+    page.keyboard.press("r")
+    for _ in range(3):
+        page.keyboard.press("+")
+    drawn(page)
+    assert page.evaluate("(v => (v.to - v.from) * 8)(window.page.view)") == page.evaluate("window.page.span")
+    page.keyboard.press("End")
+    drawn(page)
+    assert page.evaluate("window.page.view.to") == page.evaluate("window.page.span")
+    for _ in range(5):
+        page.keyboard.press("-")
+    drawn(page)
+    assert page.evaluate("[window.page.view.from, window.page.view.to]") == [0, page.evaluate("window.page.span")]
 
 
 @pytest.mark.slow
