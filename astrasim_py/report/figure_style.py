@@ -226,8 +226,9 @@ def our_style():
 
 
 def clean(text: object, limit: int = _MAX_TEXT) -> str:
-    """Text of the user's for a figure: one line, printable, not too long."""
+    """Text of the user's for a figure: one line, printable, not too long, with µs for us behind a number."""
     line = "".join(c if c.isprintable() else " " for c in str(text))
+    line = re.sub(r"(?<=\d)( ?)us\b", r"\1µs", line)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -245,9 +246,9 @@ def set_heading(figure, text: object) -> None:
         figure.set_figheight(figure.get_figheight() + 0.16 * (1 + lines.count("\n")))
 
 
-def set_title(axes, text: object) -> None:
-    """Write a title over a panel, in as many lines as it takes."""
-    axes.set_title(_wrapped(text, _room(axes.figure.get_figwidth() / columns_of(axes)), 8.0))
+def set_title(axes, text: object, beside: float = 0.0) -> None:
+    """Write a title over a panel, in as many lines as it takes. `beside`: points that something else takes."""
+    axes.set_title(_wrapped(text, _room(axes.figure.get_figwidth() / columns_of(axes)) - beside, 8.0))
 
 
 def _room(inches: float) -> float:
@@ -282,7 +283,10 @@ def narrowed(text: str, points: float, size: float = SMALL) -> str:
 def render(figure, form: str, about: Mapping[str, str]) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format=form, metadata={**_METADATA[form], **about})
-    return stream.getvalue()
+    if form != "svg":
+        return stream.getvalue()
+    # Verdana has the widths of DejaVu Sans, where that is missing.
+    return stream.getvalue().replace(b"font-family: 'DejaVu Sans'", b"font-family: 'DejaVu Sans', Verdana, sans-serif")
 
 
 def say(axes, text: str, *, empty: bool = False) -> None:

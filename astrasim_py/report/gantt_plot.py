@@ -64,7 +64,7 @@ def draw_gantt(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
     height_rows = max(len(chart.rows) for chart in charts)
     tall = _TALL if height_rows <= 8 else max(_LOW, _TALL * 8 / height_rows)
     columns = 1 if len(charts) <= 3 else sheet.columns(len(charts))
-    around = 0.75 + sheet.title_height([chart.panel.title for chart in charts], columns)
+    around = 0.88 + sheet.title_height([chart.panel.title for chart in charts], columns)
     heights = [around + tall * max(len(chart.rows), 1) for chart in charts]
     lines = [max(heights[i : i + columns]) for i in range(0, len(charts), columns)]
     figure, plots = sheet.panels(

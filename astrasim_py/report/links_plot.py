@@ -31,7 +31,8 @@ def draw_links(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
     tables, notes, shown = [], [], []
     for panel, axes in zip(panels, plots, strict=True):
         if panel.title:
-            style.set_title(axes, panel.title)
+            # The scale takes a part of the width.
+            style.set_title(axes, panel.title, 60 / _columns(sheet, panels) * _drawable(panel))
         use = _use(panel)
         tables.append(_table(panel, use))
         vertex, edge = panel.tables["vertex"], panel.tables["edge"]

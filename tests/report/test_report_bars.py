@@ -7,8 +7,10 @@ from itertools import product
 import pytest
 from worlds.figure_rows import figure_row
 
+import astrasim_py as ap
 from astrasim_py.report import figure_style as style
 from astrasim_py.report import plots
+from astrasim_py.report.record_plots import Panel
 from astrasim_py.results.values import ns_number
 from astrasim_py.scenario.plot_spec import PlotSpec
 
@@ -81,3 +83,30 @@ def test_bars_over_names_are_thick_or_dots(counts):
     axes = drawing.axes[0]
     assert (thickness(axes, vertical=True) >= style.SMALL - 0.1) if axes.patches else axes.lines
     assert bool(axes.patches) == (counts[0] * counts[1] < 20)
+
+
+@pytest.mark.parametrize(("ranks", "late", "title"), [(4, 0, "A title"), (4, 2, ""), (8, 8, "A title"), (6, 6, "")])
+def test_bars_of_a_gantt_chart_are_higher_than_their_names(ranks, late, title):
+    """Also where all ranks do the same and share one row. `late`: how many ranks have computations of their own."""
+    step = ap.workload(ranks)
+    for rank in range(late):
+        step.compute(f"{rank + 1} us", ranks=[rank])
+    step.compute("20 us").all_reduce("1 MiB")
+    topology = ap.build_topology(shape="ring", npus=ranks, bandwidth="50 GB/s", latency="500 ns")
+    records = ap.simulate(ap.problem(step, topology, algorithm="ring"), level="nodes")
+    panel = Panel(title="a", makespan=records.makespan, tables=records.tables())
+    with plots.style.our_style():
+        drawing = plots.figure_of({"kind": "gantt", "title": title}, (), panels=[panel], place="plots")
+        drawing.axes[0].figure.draw_without_rendering()
+    (axes,) = drawing.axes
+    bars = [path.get_extents(axes.transData) for c in axes.collections for path in c.get_paths()]
+    names = [text for text in axes.texts if not text.get_text().startswith("makespan")]
+    assert names
+    for text in names:
+        x, y = axes.transData.transform(text.get_position())
+        (bar,) = (b for b in bars if b.xmin <= x <= b.xmax and b.ymin <= y <= b.ymax)
+        assert (bar.ymax - bar.ymin) * 72 / axes.figure.dpi >= text.get_fontsize() - 0.5
+
+
+def test_figures_write_micro_behind_numbers_of_the_user():
+    assert style.clean("latency = 10 us, 2us, focus, us, 3 users") == "latency = 10 µs, 2µs, focus, us, 3 users"
