@@ -1,28 +1,47 @@
 """Explore how to train a model: price every configuration by closed forms, simulate the best ones.
 
-FILE is YAML with the key `explore`, alone or in a scenario without a workload. CONFIG is written as in the table, e.g.
-tp=8,pp=4,mbs=1; keys that are left out take their best values. Results: OUT/NAME-explored/ (table.csv, table.json,
-refused.csv), and the simulated points in OUT/NAME-simulated/, which are used again.
+FILE is YAML with the key `explore`, alone or in a scenario without a workload. FILE@tp=8,pp=4 means the configurations
+with these values, also beyond those of the file; keys that are left out take their best values. Results:
+OUT/NAME-explored/ (table.csv, table.json, refused.csv; not of FILE@…), and the simulated points in
+OUT/NAME-simulated/, which are used again.
+
+  explore plan.yaml
+  explore plan.yaml@tp=8,pp=4 --explain
+  explore plan.yaml@tp=8,pp=4 @tp=4,pp=8 --diff
 """
 
 import argparse
 import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from astrasim_py.cli.options import check_positive, complain, engine_option, fold_text, format_option, look_text
 from astrasim_py.cli.run import print_failures
+from astrasim_py.core.errors import UsageError
 from astrasim_py.core.exact_json import json_text
+
+if TYPE_CHECKING:
+    from astrasim_py.core.point_names import PointName
 
 _FLOPS = ("full", "causal", "hardware")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument(
+        "names",
+        nargs="+",
+        metavar="FILE[@key=value,…]",
+        help="behind @ values of the configurations that are meant; @… alone is of the name before it",
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. explore.simulate.top=5")
     parser.add_argument("--rows", type=int, default=20, metavar="N", help="rows on stdout (20)")
     parser.add_argument("--flops", choices=_FLOPS, default="full", help="how FLOPs are counted (full)")
-    parser.add_argument("--explain", metavar="CONFIG", help="the terms of a configuration's step, and its memory")
-    parser.add_argument("--why-not", metavar="CONFIG", help="what is against a configuration")
-    parser.add_argument("--diff", nargs=2, metavar=("A", "B"), help="from one configuration's step to another's")
+    question = parser.add_mutually_exclusive_group()
+    question.add_argument(
+        "--explain", action="store_true", help="terms of the closed form and the memory; no simulation"
+    )
+    question.add_argument("--why-not", action="store_true", help="what is against the configurations of FILE@…")
+    question.add_argument("--diff", action="store_true", help="from one configuration's step to another's")
     parser.add_argument("--what-if", action="store_true", help="faster links, memory, FLOPs; more memory; other rings")
     parser.add_argument("--figures", action="store_true", help="draw figures beside the table, or of --diff")
     parser.add_argument("--calibrate", metavar="ROWS.csv", help="fit constants to measured step times, and use them")
@@ -37,6 +56,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     format_option(parser)
 
 
+#: Options may stand between names.
+MIXED = True
+
+
 def run(args: argparse.Namespace) -> int:
     """Explore, or answer a question about configurations."""
     from dataclasses import replace
@@ -47,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.runs.progress import progress_line
 
     check_positive(args, "jobs", "rows")
-    exploration = load_exploration(args.file, args.set)
+    names = _names(args)
+    exploration = load_exploration(names[0].name, args.set)
     if args.calibrate:
         from astrasim_py.exploration.calibrate import calibrated
 
@@ -55,34 +79,51 @@ def run(args: argparse.Namespace) -> int:
         exploration = replace(exploration, constants=constants)
         complain(() if args.quiet else [note])
     question = args.explain or args.why_not or args.diff
+    values = names[0].values
     if not question:
         from astrasim_py.exploration.results import require_parquet, results_folder
 
         if args.parquet:
             require_parquet(args.parquet)
-        args.folder = results_folder(args.out, exploration.name)
+        args.folder = None if values else results_folder(args.out, exploration.name)
     begin = time.monotonic()
     with progress_line(quiet=args.quiet) as line:
-        priced = price(exploration, grid_of(exploration), tell=line.show)
+        grid = grid_of(exploration)
+        if values and not question:
+            grid = grid.restricted(values, str(names[0]))
+        priced = price(exploration, grid, tell=line.show)
     rate = priced.grid.count / max(time.monotonic() - begin, 1e-9)
     complain(() if args.quiet else [f"{priced.grid.count:,} configurations priced, {rate:,.0f} a second"])
-    return _answer(args, priced) if question else _table(args, priced)
+    return _answer(args, priced, names) if question else _table(args, priced)
 
 
-def _answer(args: argparse.Namespace, priced) -> int:
+def _names(args: argparse.Namespace) -> list["PointName"]:
+    """The file, and the values of one configuration; of two with --diff. Raises UsageError: other numbers of them."""
+    from astrasim_py.inspection.point_choice import point_names
+
+    names = point_names(args.names)
+    wanted = 2 if args.diff else 1
+    if len(names) != wanted or len({name.name for name in names}) > 1:
+        example = "FILE@tp=8,pp=4 @tp=4,pp=8 --diff" if args.diff else "FILE@tp=8,pp=4"
+        problem = f"{'--diff is of two configurations' if args.diff else 'takes one name'} of one file"
+        raise UsageError("explore", f"{problem}, and {len(names)} are named", f"write {example}")
+    return names
+
+
+def _answer(args: argparse.Namespace, priced, names: Sequence["PointName"]) -> int:
     from astrasim_py.exploration.search import best_of, why_not
     from astrasim_py.report import explore as text
     from astrasim_py.report.training import explain_text
 
     answer: object
     if args.explain:
-        answer = best = best_of(priced, args.explain, "--explain")
+        answer = best = best_of(priced, names[0].values, str(names[0]))
         lines = f"{best['configuration']}\n{explain_text(best)}"
     elif args.why_not:
-        answer = reasons = why_not(priced, args.why_not)
+        answer = reasons = why_not(priced, names[0].values, str(names[0]))
         lines = text.why_not_text(reasons)
     else:
-        answer = first, second = [best_of(priced, configuration, "--diff") for configuration in args.diff]
+        answer = first, second = [best_of(priced, name.values, str(name)) for name in names]
         lines = text.difference_text(first, second)
         if args.figures:
             from astrasim_py.exploration.figures import write_waterfall
@@ -94,7 +135,7 @@ def _answer(args: argparse.Namespace, priced) -> int:
 
 def _table(args: argparse.Namespace, priced) -> int:
     from astrasim_py.exploration.results import table_parquet, write_all, write_results
-    from astrasim_py.exploration.search import best_of, simulate
+    from astrasim_py.exploration.search import baseline_of, simulate
     from astrasim_py.exploration.what_if import what_if
     from astrasim_py.report import explore as text
     from astrasim_py.results.csv_io import csv_rows
@@ -105,7 +146,7 @@ def _table(args: argparse.Namespace, priced) -> int:
     priced.best()
     exploration = priced.exploration
     if exploration.keys.baseline:
-        best_of(priced, exploration.keys.baseline, f"{exploration.place}: baseline")
+        baseline_of(priced)
     order = priced.possible[: exploration.keys.rows]
     rows = priced.rows(order)
     top = min(exploration.keys.simulate.top, len(rows))
@@ -126,7 +167,8 @@ def _table(args: argparse.Namespace, priced) -> int:
 
         files |= figures(priced, rows, changes)
     best = {"best": rows[simulated.best]["configuration"], "best_by_closed_form": rows[0]["configuration"]}
-    write_results(args.folder, priced, rows, args.flops, best, files)
+    if args.folder:
+        write_results(args.folder, priced, rows, args.flops, best, files)
     if args.parquet:
         table_parquet(rows, args.flops, args.parquet)
     if args.format == "json":
@@ -145,7 +187,9 @@ def _table(args: argparse.Namespace, priced) -> int:
         print(notes)
     if changes:
         print(f"{text.what_if_text(changes)}\n")
-    print(f"{text.best_text(rows, simulated.best)}\nresults: {args.folder}")
+    print(text.best_text(rows, simulated.best))
+    if args.folder:
+        print(f"results: {args.folder}")
     if simulated.result and not args.quiet:
         print(look_text(simulated.result.folder, args.out, simulated.result.rows), end="")
     return code

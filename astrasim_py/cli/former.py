@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from astrasim_py.cli.former_points import renewed_pairs, renewed_points
+from astrasim_py.cli.former_points import renewed_configurations, renewed_pairs, renewed_points
 from astrasim_py.cli.verbs import SHORT, VERBS
 
 #: The version in which former spellings go.
@@ -167,6 +167,15 @@ FORMER_WORDS = (
         (
             ("view x --point size=1,a=2 --point a=3", "view x@size=1,a=2 @a=3"),
             ("view x --point size=1 --out page.html", "view x@size=1 --output page.html"),
+        ),
+    ),
+    FormerWords(
+        ("explore",),
+        renewed_configurations,
+        (
+            ("explore x.yaml --explain tp=8,pp=4 --quiet", "explore x.yaml@tp=8,pp=4 --explain --quiet"),
+            ("explore --why-not=tp=8 x.yaml", "explore --why-not x.yaml@tp=8"),
+            ("explore x.yaml --diff tp=8 tp=4", "explore x.yaml@tp=8 @tp=4 --diff"),
         ),
     ),
     FormerWords(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from astrasim_py.core.point_names import SIGN, PointName, parse_values, values_text
 
 _PAIR = re.compile(rf"[^-{SIGN}=][^{SIGN}=]*=")
+#: Questions of ``explore`` that had a configuration behind them.
+_QUESTIONS = ("--explain", "--why-not", "--diff")
 #: Options of the verbs that had such words, which take no value.
 _FLAGS = ("--worst", "--open", "--serve", "--json", "--quiet", "--allow-outside", "--allow-code", "-h", "--help")
 
@@ -45,6 +47,32 @@ def renewed_points(name: str, points: Sequence[str]) -> list[str]:
     """
     first, *others = (f"{SIGN}{values_text(parse_values(text))}" for text in points)
     return [f"{name}{first}", *others]
+
+
+def renewed_configurations(words: list[str]) -> list[str]:
+    """Words of ``explore`` with the configurations of its questions behind the file.
+
+    >>> renewed_configurations(["x.yaml", "--diff", "tp=8", "tp=4", "--quiet"])
+    ['x.yaml@tp=8', '@tp=4', '--diff', '--quiet']
+    """
+    values: list[str] = []
+    rest: list[str] = []
+    is_asked = False
+    for word in words:
+        option, sign, value = word.partition("=")
+        if option in _QUESTIONS and sign:
+            values.append(value)
+            rest.append(option)
+        elif is_asked and _PAIR.match(word) and SIGN not in word and not os.path.exists(word):
+            values.append(word)
+        else:
+            rest.append(word)
+        is_asked = word in _QUESTIONS or (is_asked and word in values)
+    places = _positions([f"{word}=" if word in _QUESTIONS else word for word in rest])
+    if not values or not places:
+        return words
+    name = f"{rest[places[0]]}{SIGN}{values[0]}"
+    return [*rest[: places[0]], name, *(f"{SIGN}{value}" for value in values[1:]), *rest[places[0] + 1 :]]
 
 
 def _positions(words: Sequence[str]) -> list[int]:

@@ -56,15 +56,15 @@ def parse_point_name(text: str) -> PointName:
     return PointName(text)
 
 
-def parse_values(text: str) -> dict[str, tuple[str, ...]]:
-    """Read ``key=value,…``, as behind the ``@``; nothing where the text is blank. Raises UsageError.
+def parse_values(text: str, place: str = "") -> dict[str, tuple[str, ...]]:
+    """Read ``key=value,…``, as behind the ``@``; nothing where the text is blank. Raises UsageError, at `place`.
 
     >>> parse_values('size=1 MiB,topology=ring,size="a,b=2"')
     {'size': ('1 MiB', 'a,b=2'), 'topology': ('ring',)}
     """
     pairs = _pairs(text) if text.strip() else []
     if pairs is None:
-        raise UsageError(text, "is no choice of points", 'write key=value,…, e.g. size="1 MiB"')
+        raise UsageError(place, f'"{text}" is not key=value,…', 'write e.g. size="1 MiB"')
     return _by_key(pairs, text)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.core.files import write_files
-from astrasim_py.exploration.search import Priced, best_of
+from astrasim_py.exploration.search import Priced, baseline_of
 from astrasim_py.exploration.what_if import scaling
 from astrasim_py.report import explore_plots as plots
 from astrasim_py.report.explore import difference
@@ -53,7 +53,7 @@ def write_waterfall(out: str, name: str, first: Mapping[str, Any], second: Mappi
 
 def _baseline(priced: Priced) -> dict[str, Any]:
     if priced.exploration.keys.baseline:
-        return best_of(priced, priced.exploration.keys.baseline, f"{priced.exploration.place}: baseline")
+        return baseline_of(priced)
     order = priced.possible
     places = priced.grid.places(order)
     tp, pp = (np.array(priced.grid.axes[key])[places[key]] for key in ("tp", "pp"))

@@ -1,7 +1,7 @@
 """Every combination of an exploration's values: numbered, as layouts of arrays, and as text such as ``tp=8,pp=4``."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -105,18 +105,16 @@ class LayoutGrid:
         common["model"] = {key: value for key, value in common["model"].items() if value is not None}
         return common | values
 
-    def restricted(self, text: str, option: str) -> "LayoutGrid":
-        """The configurations with the values of a text, which need not be among those explored.
+    def restricted(self, values_of: Mapping[str, Sequence[str]], place: str) -> "LayoutGrid":
+        """The configurations with some values, which need not be among those explored. `values_of`: key → its values.
 
-        Raises UsageError, at `option`: a text that is no configuration.
+        Raises UsageError, at `place`: no such key, or a value that a key cannot have.
         """
         axes = dict(self.axes)
-        for part in text.split(","):
-            key, equals, value = (word.strip() for word in part.partition("="))
-            if not equals or key not in AXES:
-                remedy = "write e.g. tp=8,pp=4" if not equals else did_you_mean(key, AXES)
-                raise UsageError(option, f'"{part}" is no KEY=VALUE of a configuration', remedy)
-            axes[key] = (parse_document(value, option).plain(),)
+        for key, texts in values_of.items():
+            if key not in AXES:
+                raise UsageError(place, f'"{key}" is no key of a configuration', did_you_mean(key, AXES))
+            axes[key] = tuple(parse_document(text, place).plain() for text in texts)
         if axes["schedule"] == (_AUTO_SCHEDULE,):
             axes["schedule"] = self.axes["schedule"]
         try:
@@ -125,7 +123,7 @@ class LayoutGrid:
             Explore.model_validate(keys, context={"written": True})
         except ValidationError as error:
             mistake = next(mistakes(error))
-            raise UsageError(option, f"{mistake.path('')}: {mistake.problem}", mistake.remedy) from None
+            raise UsageError(place, f"{mistake.path('')}: {mistake.problem}", mistake.remedy) from None
         shown = tuple(key for key in _TEXT if key in self.shown or axes[key] != self.axes[key])
         return replace(self, axes=axes, shown=shown)
 

@@ -1,13 +1,14 @@
 """Price every configuration of a training by closed forms, and simulate the best of them."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from astrasim_py.core.errors import ScenarioError, UsageError
+from astrasim_py.core.point_names import parse_values, values_text
 from astrasim_py.exploration.grid import CHUNK, LayoutGrid
 from astrasim_py.exploration.models import Exploration
 from astrasim_py.preparation.training import tflops_of
@@ -18,6 +19,8 @@ from astrasim_py.training.configurations import MEMORY, Configurations, evaluate
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.rules import RULES
 
+#: Key of a configuration → its values.
+Values = Mapping[str, Sequence[str]]
 #: Why a configuration is not in the table, by the place that stands in `Priced.reasons`.
 REASONS = (*(rule.name for rule in RULES), "memory", "repeated")
 _REPEATED = len(REASONS) - 1
@@ -151,32 +154,40 @@ def price(
     return Priced(exploration=exploration, grid=grid, prices=prices, **columns)
 
 
-def find(priced: Priced, text: str, option: str) -> tuple[Priced, np.ndarray]:
-    """The configurations that a text names, priced, and their possible ones, the best first."""
-    grid = priced.grid.restricted(text, option)
+def find(priced: Priced, values: Values, place: str) -> tuple[Priced, np.ndarray]:
+    """The configurations with some values, priced, and their possible ones, the best first. Raises UsageError, at
+    `place`: no such key, or a value that a key cannot have.
+    """
+    grid = priced.grid.restricted(values, place)
     matches = price(priced.exploration, grid, priced.prices)
     return matches, matches.possible
 
 
-def best_of(priced: Priced, text: str, option: str) -> dict[str, Any]:
-    """The row of the best configuration that a text names. Raises UsageError: none is possible."""
-    matches, order = find(priced, text, option)
+def best_of(priced: Priced, values: Values, place: str) -> dict[str, Any]:
+    """The row of the best configuration with some values. Raises UsageError: none is possible."""
+    matches, order = find(priced, values, place)
     if not len(order):
         problem, remedy = matches.reason(0) or ("", "")
-        raise UsageError(option, f"{text} is not possible: {problem}", remedy)
+        raise UsageError(place, f"{values_text(values) or 'none'} is not possible: {problem}", remedy)
     return matches.rows(order[:1])[0]
 
 
-def why_not(priced: Priced, text: str, option: str = "--why-not") -> dict[str, Any]:
+def baseline_of(priced: Priced) -> dict[str, Any]:
+    """The row of the configuration that figures compare with. Raises UsageError: it is not possible."""
+    place = f"{priced.exploration.place}: baseline"
+    return best_of(priced, parse_values(priced.exploration.keys.baseline or "", place), place)
+
+
+def why_not(priced: Priced, values: Values, source: str = "--why-not") -> dict[str, Any]:
     """What is against a configuration: reasons with their counts, and the first one in words."""
-    matches, order = find(priced, text, option)
+    matches, order = find(priced, values, source)
     possible = len(order)
     place, cost = None, float(matches.cost[order[0]]) if possible else None
     if cost is not None:
         place = 1 + int(np.count_nonzero(priced.cost[priced.reasons < 0] < cost))
     problem, remedy = (None if possible else matches.reason(0)) or ("", "")
     return {
-        "configuration": text,
+        "configuration": values_text(values),
         "matching": matches.grid.count,
         "possible": possible,
         "refused": matches.refused,

@@ -123,11 +123,20 @@ def test_what_cannot_be_folded_is_simulated_in_full(capsys, small, tmp_path):
     assert "simulated in full; fold: collectives wait for each other's slots" in notes and "and 1 more point)" in notes
 
 
+def test_some_configurations_are_priced_alone_and_the_table_of_all_stays(capsys, small, tmp_path):
+    results = tmp_path / "r"
+    out(capsys, small, "--out", results, "--quiet")
+    files = {path.name: path.read_bytes() for path in (results / "small-explored").iterdir()}
+    found = json.loads(out(capsys, f"{small}@tp=2,tp=4", "--out", results, "--quiet", "--json"))
+    assert {row["TP"] for row in found["rows"]} <= {2, 4}
+    assert {path.name: path.read_bytes() for path in (results / "small-explored").iterdir()} == files
+
+
 def test_parts_of_explain_and_of_diff_add_up(capsys, small):
-    found = json.loads(out(capsys, small, "--explain", "tp=2", "--quiet", "--format", "json"))
+    found = json.loads(out(capsys, f"{small}@tp=2", "--explain", "--quiet", "--format", "json"))
     assert sum(found["parts_s"].values()) == pytest.approx(found["step_s"])
     assert found["tp"] == 2
-    said = out(capsys, small, "--diff", "tp=1,pp=1", "tp=4,pp=1", "--quiet")
+    said = out(capsys, f"{small}@tp=1,pp=1", "@tp=4", "--diff", "--quiet")
     assert "tensor parallel" in said and "tp=4" in said
 
 
@@ -155,8 +164,8 @@ def test_a_profile_which_closed_forms_do_not_know_is_refused(capsys, small):
 
 
 def test_why_not_names_the_constraint(capsys, small):
-    assert "tp 3 does not divide 32 heads" in out(capsys, small, "--why-not", "tp=3", "--quiet")
-    assert "possible" in out(capsys, small, "--why-not", "tp=2", "--quiet")
+    assert "tp 3 does not divide 32 heads" in out(capsys, f"{small}@tp=3", "--why-not", "--quiet")
+    assert "possible" in out(capsys, f"{small}@tp=2", "--why-not", "--quiet")
 
 
 def test_a_scenario_gives_network_and_algorithms(capsys, tmp_path):
@@ -166,8 +175,9 @@ def test_a_scenario_gives_network_and_algorithms(capsys, tmp_path):
         "algorithms: {reduce_scatter: &two [{builder: hierarchical, dims: [2, 2]}], all_gather: *two}\n"
         "explore: {model: {base: llama3-8b, layers: 2}, gbs: 16, seq: 512, zero: 1, tp: 1, pp: 1, mbs: [1, 2]}\n"
     )
-    flat = json.loads(out(capsys, path, "--explain", "mbs=1", "--quiet", "--format", "json", "--set", "algorithms={}"))
-    rails = json.loads(out(capsys, path, "--explain", "mbs=1", "--quiet", "--format", "json"))
+    question = f"{path}@mbs=1", "--explain", "--quiet", "--json"
+    flat = json.loads(out(capsys, *question, "--set", "algorithms={}"))
+    rails = json.loads(out(capsys, *question))
     assert rails["parts_s"]["dp"] < flat["parts_s"]["dp"]
 
 
@@ -198,16 +208,18 @@ def test_refusals_are_one_line_with_a_place(capsys, small, tmp_path, written, sa
 @pytest.mark.parametrize(
     "argv, said",
     [
-        (["--why-not", "tp"], "no KEY=VALUE"),
-        (["--why-not", "zeros=1"], 'did you mean "zero"?'),
-        (["--explain", "tp=3"], "does not divide 32 heads"),
-        (["--why-not", "tp=x"], "is not a whole number"),
+        (["@zeros=1", "--why-not"], 'did you mean "zero"?'),
+        (["@tp=3", "--explain"], "@tp=3: tp=3 is not possible: tp 3 does not divide 32 heads"),
+        (["@tp=x", "--why-not"], "is not a whole number"),
+        (["@tp=2", "--diff"], "--diff is of two configurations of one file, and 1 are named; write FILE@tp=8,pp=4 @"),
+        (["@tp=2", "--diff", "--explain"], "not allowed with"),
         (["--rows", "0"], "less than 1"),
         (["--calibrate", "nothing.csv"], "nothing.csv"),
     ],
 )
 def test_wrong_options_are_one_line(capsys, small, argv, said):
-    assert main(["explore", str(small), "--quiet", *argv]) == 2
+    values = argv[0] if argv[0][0] == "@" else ""
+    assert main(["explore", f"{small}{values}", "--quiet", *argv[len(values) > 0 :]]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and said in lines[0]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from astrasim_py.core.errors import AstraError
+from astrasim_py.core.point_names import parse_values
 from astrasim_py.exploration.figures import measured_points
 from astrasim_py.exploration.grid import AXES, grid_of
 from astrasim_py.exploration.models import load_exploration
@@ -131,14 +132,14 @@ def test_a_text_names_the_configuration_that_it_was_made_of(explored):
     priced = explored()
     for number in priced.possible[::97].tolist():
         text = priced.grid.text(number)
-        assert best_of(priced, text, "--explain")["configuration"] == text
-        assert why_not(priced, text)["possible"] == 1
+        assert best_of(priced, parse_values(text), "")["configuration"] == text
+        assert why_not(priced, parse_values(text))["possible"] == 1
 
 
 def test_why_not_says_the_broken_rule_beyond_the_grid_too(explored):
     priced = explored()
-    assert why_not(priced, "tp=5")["problem"] == "tp 5 does not divide 32 heads"
-    found = why_not(priced, "tp=2,pp=1")
+    assert why_not(priced, {"tp": ["5"]})["problem"] == "tp 5 does not divide 32 heads"
+    found = why_not(priced, {"tp": ["2"], "pp": ["1"]})
     assert 0 < found["possible"] < found["matching"]
     assert found["place"] == 1 + int((priced.cost[priced.reasons < 0] < found["best"]["step_s"]).sum())
 
