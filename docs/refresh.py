@@ -89,7 +89,7 @@ def exclusions() -> str:
 def _shown(name: str) -> str:
     needed = name.removeprefix("no ")
     if needed.endswith(".*"):
-        return f"any other key of `{needed[:-2]}`"
+        return f"other keys of `{needed[:-2]}`"
     shown = f"`{needed}`" if "." in needed or needed in (NIC, NOISE, DELAYS, SPEEDS) else needed
     return shown if needed == name else f"no {shown}"
 
