@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from astrasim_py.cli.options import each, format_option, scenario_files, scenario_options, strict_option
+from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import AstraError, CheckFailed, ErrorList, worst
-from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import number_of
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def run(args: argparse.Namespace) -> int:
     codes = [0]
     files = scenario_files(args.scenarios, "results", codes)
     rows = list(each(files.items(), lambda item: _check(*item, args), codes))
-    if args.format == "json":
-        print(json_text(rows))
-    else:
+    if not printed(args.format, rows):
         for row in rows:
             messages = number_of(row["messages"], "message") if row["points"] else "nothing"
             points = number_of(row["points"], "point")

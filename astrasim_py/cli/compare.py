@@ -10,8 +10,8 @@ from decimal import Decimal
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
 from astrasim_py.cli.options import selection_of, table_options, terminal_width
+from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.exact_json import json_text
 
 #: Options may stand between names and values.
 MIXED = True
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         mean = None if comparison.mean is None else Decimal(f"{comparison.mean:.6g}")
         about = {"a": comparison.names[0], "b": comparison.names[1], "mean": mean}
-        print(json_text({**about, "rows": rows, "only_a": comparison.only_a, "only_b": comparison.only_b}))
+        printed("json", {**about, "rows": rows, "only_a": comparison.only_a, "only_b": comparison.only_b})
     elif args.format == "csv":
         keys = list(dict.fromkeys(key for row in rows for key in row.sweep))
         columns = [*keys, "a_ns", "b_ns", "ratio", "status_a", "status_b"]

@@ -6,9 +6,16 @@ busiest links, and what would save most. Of two points: what differs.
 """
 
 import argparse
+from typing import TYPE_CHECKING
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
-from astrasim_py.cli.options import check_positive, complain, engines_text
+from astrasim_py.cli.options import check_positive, complain, engines_text, format_option
+from astrasim_py.cli.output import printed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from astrasim_py.inspection.explained import Explained
 
 #: Options may stand between names and values.
 MIXED = True
@@ -28,6 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
     parser.add_argument("--lines", type=int, default=None, metavar="N", help="rows of each table")
+    format_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,6 +49,9 @@ def run(args: argparse.Namespace) -> int:
     explained = explain_chosen(names, args.out, worst=args.worst)
     for explanation in explained:
         complain(explanation.notes)
+    if args.format != "text":
+        _print_for_programs(args.format, explained)
+        return 0
     if len(explained) == 2:
         print(engines_text([explanation.point.manifest.engine or None for explanation in explained]), end="")
         print(difference_text(difference_of(*explained)))
@@ -56,3 +67,20 @@ def run(args: argparse.Namespace) -> int:
         print(f"\n{jobs_text(jobs)}\n")
     print(explanation_text(point.explanation, **options))
     return 0
+
+
+def _print_for_programs(form: str, explained: "Sequence[Explained]") -> None:
+    """One object; of two points an object of both. Rows of CSV and Markdown: the critical path by category."""
+    from astrasim_py.report.explain_document import category_rows, explanation_document
+
+    documents = [
+        {"scenario": manifest.scenario, "point": manifest.point, "engine": manifest.engine or None}
+        | {"seeds": dict(manifest.seeds) if manifest.repeat > 1 else {}, **explanation_document(one.explanation)}
+        | {"jobs": [one.point.row.of_job(job) for job in one.point.summary.jobs]}
+        for one in explained
+        for manifest in [one.point.manifest]
+    ]
+    if len(documents) == 1:
+        printed(form, documents[0], documents[0]["categories"])
+    else:
+        printed(form, dict(zip("ab", documents, strict=True)), category_rows([one.explanation for one in explained]))

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from astrasim_py.cli.options import check_positive, complain, engine_option, fold_text, format_option, look_text
+from astrasim_py.cli.output import printed
 from astrasim_py.cli.run import print_failures
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.exact_json import json_text
 
 if TYPE_CHECKING:
     from astrasim_py.core.point_names import PointName
@@ -129,7 +129,8 @@ def _answer(args: argparse.Namespace, priced, names: Sequence["PointName"]) -> i
             from astrasim_py.exploration.figures import write_waterfall
 
             lines += f"\n\nfigure: {write_waterfall(args.out, priced.exploration.name, first, second)}"
-    print(json_text(answer) if args.format == "json" else lines)
+    if not printed(args.format, answer):
+        print(lines)
     return 0
 
 
@@ -171,10 +172,10 @@ def _table(args: argparse.Namespace, priced) -> int:
         write_results(args.folder, priced, rows, args.flops, best, files)
     if args.parquet:
         table_parquet(rows, args.flops, args.parquet)
-    if args.format == "json":
-        shown = [text.table_row(row, args.flops) for row in rows[: args.rows]]
-        document = {"configurations": priced.grid.count, "refused": priced.refused, "rows": shown, "what_if": changes}
-        print(json_text(document | best))
+    shown = [text.table_row(row, args.flops) for row in rows[: args.rows]]
+    keyed = [{key: row[key] for key in text.LAYOUT.values()} | cells for row, cells in zip(rows, shown, strict=False)]
+    document = {"configurations": priced.grid.count, "refused": priced.refused, "rows": keyed, "what_if": changes}
+    if printed(args.format, document | best, shown):
         return code
     print(text.refused_text(priced.refused, priced.grid.count))
     if exploration.keys.memory == "fit":

@@ -7,9 +7,9 @@ the best so far (exit code 130). Results: OUT/scenario.yaml with every choice, O
 import argparse
 
 from astrasim_py.cli.options import SCENARIO, check_positive, complain, engine_option, format_option
+from astrasim_py.cli.output import printed
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
-from astrasim_py.core.exact_json import json_text
 from astrasim_py.core.units import PS_PER_S, number_of, parse_time
 
 #: Options may stand between the scenario and values.
@@ -86,7 +86,8 @@ def _show(args: argparse.Namespace, result, files: list[str]) -> None:
     from astrasim_py.optimizer import text
 
     listed = list(text.changes(result))
-    if args.format == "json":
+    if args.format != "text":
+        changes = [dict(zip(("what", "before", "after", "without"), row, strict=True)) for row in listed]
         document = {
             "baseline_ps": result.baseline_ps,
             "makespan_ps": result.makespan_ps,
@@ -96,9 +97,10 @@ def _show(args: argparse.Namespace, result, files: list[str]) -> None:
             "combinations": result.space.count,
             "all_tried": result.found.whole,
             "warnings": list(result.space.warnings),
-            "changes": [dict(zip(("what", "before", "after", "without"), row, strict=True)) for row in listed],
+            "changes": changes,
+            "files": files,
         }
-        print(json_text(document))
+        printed(args.format, document, changes, columns=("what", "before", "after", "without"))
         return
     print(text.headline(result))
     for choice, before, after, lost in listed:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
 from astrasim_py.cli.options import complain, selection_of, table_options, terminal_width
-from astrasim_py.core.exact_json import json_text
+from astrasim_py.cli.output import printed
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +29,11 @@ def run(args: argparse.Namespace) -> int:
             swept.setdefault(key, set()).add(str(value))
     wanted.check(swept)
     rows = wanted.of(stored)
-    if args.format in ("json", "csv"):
-        print(json_text(rows) if args.format == "json" else csv_text(rows, ("level", "finished", "current", "folder")))
+    if args.format == "csv":
+        print(csv_text(rows, ("level", "finished", "current", "folder")))
+        return 0
+    if args.format == "json":
+        printed("json", [{**row, "finished_s": row.finished} for row in rows])
         return 0
     finished = [datetime.fromtimestamp(float(row.finished), UTC).isoformat(" ", "seconds")[:-6] for row in rows]
     columns = [

@@ -13,7 +13,8 @@ import webbrowser
 from pathlib import Path
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
-from astrasim_py.cli.options import complain, number_list
+from astrasim_py.cli.options import complain, format_option, number_list
+from astrasim_py.cli.output import printed
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--serve", action="store_true", help="show the page over a live engine, on this machine only, until Ctrl-C"
     )
     parser.add_argument("--port", type=int, metavar="N", help="of --serve; by default any that is free")
+    format_option(parser)
 
 
 #: Options may stand between names.
@@ -59,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     page = view_page(point_names(args.names, args.out), args.out, notes, ranks)
     complain(notes)
     path = write_file(args.output or "page.html", page, make_folder=True)
-    print(path)
+    if not printed(args.format, {"files": [str(path)]}, [{"file": str(path)}]):
+        print(path)
     if args.open:
         webbrowser.open(Path(path).resolve().as_uri())
     return 0
@@ -74,7 +77,8 @@ def _serve(args: argparse.Namespace) -> int:
     names = point_names(args.names, args.out)
     with closing(LivePage(names, args.out, args.port or 0, notes)) as page:
         complain([*notes, "open this address in a browser on this machine; Ctrl-C ends it"])
-        print(page.url)
+        if not printed(args.format, {"url": page.url}):
+            print(page.url)
         sys.stdout.flush()
         if args.open:
             webbrowser.open(page.url)

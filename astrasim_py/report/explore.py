@@ -8,8 +8,8 @@ from astrasim_py.report.training import PARTS, room_text
 from astrasim_py.results.csv_io import csv_rows
 from astrasim_py.training.schedules import SPLIT_BACKWARD
 
-#: Heading → key of a row.
-_LAYOUT = {
+#: Headings of the table, as tools of others write them → keys of a row.
+LAYOUT = {
     "GBS": "gbs",
     "MBS": "mbs",
     "SeqLen": "seq",
@@ -28,7 +28,7 @@ def table_row(row: Mapping[str, Any], flops: str) -> dict[str, Any]:
     simulated = ("simulated_s", "simulated_off_s", "simulated_exposed_s", "gap", "status")
     parts = row["parts_s"]
     return {
-        **{heading: row[key] for heading, key in _LAYOUT.items()},
+        **{heading: row[key] for heading, key in LAYOUT.items()},
         "tokens_per_s_per_gpu": row["tokens_per_s_per_gpu"],
         f"tflops_per_gpu_{flops}": row["tflops_per_gpu"][flops],
         "step_s": row["step_s"],
@@ -55,7 +55,7 @@ def table_text(rows: Sequence[Mapping[str, Any]], flops: str) -> str:
     simulated = any(row.get("gap") is not None for row in rows)
     schedules = len({row["schedule"] for row in rows}) > 1
     headings = (
-        *_LAYOUT,
+        *LAYOUT,
         "ZeRO",
         "recompute",
         *(("schedule",) if schedules else ()),
@@ -68,7 +68,7 @@ def table_text(rows: Sequence[Mapping[str, Any]], flops: str) -> str:
     cells = []
     for row in rows:
         exposed = sum(row["parts_s"][kind] for kind in _EXPOSED)
-        line = [str(row[key]) for key in (*_LAYOUT.values(), "zero", "recompute", *(("schedule",) * schedules))]
+        line = [str(row[key]) for key in (*LAYOUT.values(), "zero", "recompute", *(("schedule",) * schedules))]
         line += [f"{row['tokens_per_s_per_gpu']:.1f}", f"{row['tflops_per_gpu'][flops]:.1f}", f"{row['step_s']:.4g} s"]
         line += [
             f"{row['memory_total_bytes'] / 1e9:.1f} GB{', ' * bool(room_text(row))}{room_text(row)}",
