@@ -113,7 +113,7 @@ def test_roles_that_share_links_are_kept_or_reported():
     assert (lanes.fold.exact, lanes.fold.ranks) == (False, 2)
     assert 0 < abs(lanes.makespan - full.makespan) <= lanes.fold.deviation
     assert "collectives of dp" in lanes.fold.text and "meet on" in lanes.fold.text
-    assert "off by" in lanes.fold.text and "off by" not in kept.fold.text
+    assert "with an error of" in lanes.fold.text and "with an error of" not in kept.fold.text
 
 
 def test_folded_collectives_are_communication():
