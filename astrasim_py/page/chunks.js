@@ -85,7 +85,7 @@ export function drawChunks(canvas, label, run, time) {
   context.drawImage(one.canvas, 0, 0, width, high);
   drawLattice(context, width / one.chunks, high / one.ranks.length, width, high);
   label.textContent =
-    `Chunks of ${collective.name}: ${ranksText(one.ranks)} downwards, ${one.chunks} chunks across`;
+    `Chunks of ${collective.name}: ${ranksText(one.ranks)} × ${one.chunks} chunks`;
 }
 
 /** Lines between cells that are large enough. */

@@ -45,7 +45,7 @@ function indexed(run) {
 /** Share of a bin in which a link is busy (0 to 1), and its most waiting messages, at a time. */
 export function useAt(run, link, time) {
   const row = run.useRow.get(link);
-  if (row === undefined) return { busy: 0, queue: 0 };
+  if (row === undefined || time >= run.makespan) return { busy: 0, queue: 0 };
   const { bins } = run.use;
   const bin = Math.min(Math.floor((time / Math.max(run.makespan, 1)) * bins), bins - 1);
   return { busy: run.use.busy[row * bins + bin] / 100, queue: run.use.queue[row * bins + bin] };

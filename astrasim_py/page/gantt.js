@@ -11,7 +11,7 @@ const NARROW = 0.5;
 
 /** What of the chart is shown: its time from `from` to `to`; `tall`: rows that can be read, else all in sight. */
 function axisOf(width, view) {
-  const left = 54 * zoom();
+  const left = 60 * zoom();
   return { left, x: (time) => left + ((width - left - 8) * (time - view.from)) / Math.max(view.to - view.from, 1) };
 }
 
@@ -101,7 +101,8 @@ function drawBars(context, run, x, view, row) {
     context.fillStyle = colourOf(kind);
     // A receive is posted long before its message comes.
     context.globalAlpha = kind === "recv" ? 0.35 : 1;
-    context.fillRect(begin, y, Math.max(wide, 0.5), bar);
+    // Whole pixels: thin rows look alike.
+    context.fillRect(begin, Math.round(y), Math.max(wide, 0.5), Math.max(Math.round(y + bar) - Math.round(y), 1));
     context.globalAlpha = 1;
     const text = bars.names[bars.name[i]];
     if (bar < 10 || !text || wide < 3 * text.length || context.measureText(text).width > wide - 6) continue;

@@ -3,7 +3,7 @@
 import { useAt } from "./data.js";
 import { PALETTE, STEPS, colours, lookOf, prepared, stepOf, zoom } from "./view.js";
 
-const MARGIN = 24;
+const MARGIN = 28;
 /** How much a link is bent: the part of its length by which its middle stands aside, twice. */
 const BENDS = [0.09, 0.16, 0.22, 0.3, 0.4];
 /** More links × vertices than this are all bent alike. */

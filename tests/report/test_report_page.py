@@ -442,9 +442,7 @@ def test_the_legend_says_what_colours_mean(page, folder):
     ):
         assert words in legend
     assert re.search(r"Chunks: .*\n?nothing yet\n?a part of what it gets.*\n?all that it gets", legend)
-    assert re.search(
-        r"Chunks of all_reduce 1 MiB \(ring\): ranks 0–15 downwards, 16 chunks across", page.inner_text("#runs")
-    )
+    assert re.search(r"Chunks of all_reduce 1 MiB \(ring\): ranks 0–15 × 16 chunks", page.inner_text("#runs"))
     # Each step of use has a width and a colour of its own.
     lines = page.evaluate(
         """[...document.querySelectorAll("#legend i.line")].map(e => [e.style.height, e.style.background])"""
