@@ -90,9 +90,10 @@ export function drawChunks(canvas, label, run, time) {
 
 /** Lines between cells that are large enough. */
 function drawLattice(context, wide, high, width, height) {
+  if (wide < 6 || high < 5) return;
   context.fillStyle = colours().back;
-  for (let x = wide; wide >= 6 && x < width - 1; x += wide) context.fillRect(x - 0.5, 0, 1, height);
-  for (let y = high; high >= 5 && y < height - 1; y += high) context.fillRect(0, y - 0.5, width, 1);
+  for (let x = wide; x < width - 1; x += wide) context.fillRect(x - 0.5, 0, 1, height);
+  for (let y = high; y < height - 1; y += high) context.fillRect(0, y - 0.5, width, 1);
 }
 
 /** What the colours of cells mean: text and colour of each. */

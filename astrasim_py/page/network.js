@@ -1,7 +1,7 @@
 // The topology and the messages that move on its links.
 
 import { useAt } from "./data.js";
-import { PALETTE, STEPS, colours, lookOf, prepared, stepOf, zoom } from "./view.js";
+import { PALETTE, STEPS, colours, font, lookOf, prepared, stepOf, zoom } from "./view.js";
 
 const MARGIN = 28;
 /** How much a link is bent: the part of its length by which its middle stands aside, twice. */
@@ -196,11 +196,6 @@ function drawMessages(context, run, time, curves, radius, chosen) {
 
 function drawVertices(context, run, px, py, radius, colour, chosen) {
   const { name, switch: isSwitch, failed } = run.vertices;
-  const named = px.length <= 144 && radius >= 6;
-  const switchesNamed = named || isSwitch.reduce((sum, one) => sum + one, 0) <= 32;
-  context.textAlign = "center";
-  context.textBaseline = "middle";
-  context.font = `${Math.max(8, radius * 0.95)}px system-ui, sans-serif`;
   for (let v = 0; v < px.length; v++) {
     context.beginPath();
     if (isSwitch[v]) context.rect(px[v] - radius, py[v] - radius, 2 * radius, 2 * radius);
@@ -210,14 +205,24 @@ function drawVertices(context, run, px, py, radius, colour, chosen) {
     context.lineWidth = chosen?.kind === "vertex" && chosen.index === v ? 3 : 1;
     context.strokeStyle = colour.text;
     context.stroke();
-    if (isSwitch[v] ? switchesNamed : named) {
-      context.fillStyle = colour.text;
-      const y = isSwitch[v] ? py[v] - radius - 7 : py[v];
-      if (isSwitch[v]) [context.lineWidth, context.strokeStyle] = [3, colour.back]; // an edge, to be read on links
-      if (isSwitch[v]) context.strokeText(name[v], px[v], y);
-      context.fillText(name[v], px[v], y);
-    }
   }
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillStyle = colour.text;
+  [context.lineWidth, context.strokeStyle] = [3, colour.back]; // an edge, to be read on links
+  const beside = (v, x, y) => (context.strokeText(name[v], x, y), context.fillText(name[v], x, y));
+  const inside = radius >= 6 * zoom();
+  const npus = isSwitch.flatMap((one, v) => (one ? [] : [v]));
+  const switches = isSwitch.flatMap((one, v) => (one ? [v] : []));
+  // Names inside of NPUs where they can be read, else beside about sixteen of them.
+  const every = inside ? 1 : 2 ** Math.max(Math.ceil(Math.log2(npus.length / 16)), 0);
+  context.font = inside ? `${Math.max(8, radius * 0.95)}px system-ui, sans-serif` : font(10);
+  npus.forEach((v, place) => {
+    if (inside) context.fillText(name[v], px[v], py[v]);
+    else if (place % every === 0) beside(v, px[v] - radius - 5 * zoom(), py[v] - radius - 3 * zoom());
+  });
+  context.font = font(11);
+  if (switches.length <= 32) for (const v of switches) beside(v, px[v], py[v] - radius - 7 * zoom());
 }
 
 /** What is at a place of the canvas: {kind: "message" | "vertex" | "link" | "broken", index}, or null. */

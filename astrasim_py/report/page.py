@@ -249,12 +249,18 @@ def page_html(title: str, data: Sequence[str], server: Mapping | None = None) ->
         "TITLE": html.escape(title),
         "STYLE": re.sub(r"(?<=[{};:,])\s+", "", (_PAGE / "style.css").read_text("utf-8")),
         "DATA": "\n".join(f'<script type="text/plain" class="run">{text}</script>' for text in data),
-        "PALETTE": html.escape(json.dumps(palette())),
-        "SERVER": html.escape(json.dumps(server)) if server else "",
+        "PALETTE": _attribute(palette()),
+        "SERVER": _attribute(server) if server else "",
         "SCRIPT": script(_MODULES if server is None else (*_MODULES, "live")),
     }
-    page = (_PAGE / "page.html").read_text("utf-8")
+    page = re.sub(r"^ +", "", (_PAGE / "page.html").read_text("utf-8"), flags=re.MULTILINE)
     return re.sub(r"@([A-Z]+)@", lambda match: parts[match[1]], page).encode()
+
+
+def _attribute(value: Mapping) -> str:
+    """A value as JSON for an attribute in single quotes, where its many double quotes stand as they are."""
+    text = json.dumps(value, separators=(",", ":"))
+    return html.escape(text, quote=False).replace("'", "&#x27;")
 
 
 def packed(run: Mapping, level: int = 6) -> str:

@@ -164,7 +164,7 @@ def test_a_bar_that_is_long_enough_stays_alone():
 def test_colours_are_those_of_figures(folder):
     """Compute and communication look alike on the page, in a Gantt chart and in a breakdown."""
     text = (folder / "one.html").read_text("utf-8")
-    colours = json.loads(html.unescape(re.search(r'data-palette="([^"]*)"', text)[1]))
+    colours = json.loads(html.unescape(re.search(r"data-palette='([^']*)'", text)[1]))
     parts = {label: colour for _, label, colour, _ in breakdown_plot.PARTS}
     assert (colours["compute"], colours["collective"]) == (parts["compute"], parts["exposed communication"])
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"):
