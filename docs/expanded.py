@@ -1,4 +1,4 @@
-"""What the site adds to pages of reference: every key of scenarios, and the sources of hardware presets.
+"""What the site adds to pages of reference: keys of scenarios, sources of hardware presets, quirks of ASTRA-sim.
 
 The pages in this folder stay short; ``conf.py`` calls these functions when it reads them.
 """
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from astrasim_py.astra_sim.quirks import CORRECTED, QUIRKS
 from astrasim_py.scenario.schema import json_schema
 from astrasim_py.topology.hardware import preset_content, preset_names
 from astrasim_py.training.aliases import FOREIGN_KEYS
@@ -86,3 +87,9 @@ def sources() -> str:
             names += [] if name in names else [f"`{name}`"]
     rows = [f"| {', '.join(dict.fromkeys(names))} | {what} | {where} |" for (what, where), names in named.items()]
     return "\n".join(["| presets | figures | source |", "|---|---|---|", *rows])
+
+
+def quirks() -> str:
+    """What ASTRA-sim does, and what is done instead."""
+    rows = [f"| `{name}` | {text.removeprefix('ASTRA-sim: ')} | {CORRECTED[name]} |" for name, text in QUIRKS.items()]
+    return "\n".join(["| quirk | ASTRA-sim | corrected |", "|---|---|---|", *rows])

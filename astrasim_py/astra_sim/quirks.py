@@ -10,7 +10,7 @@ from astrasim_py.astra_sim.native_algorithms import LOCAL_DELAY_NS
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.chakra.trace import ExecutionTrace
 
-#: Where all of them are explained.
+#: Where all of them are named; the site has there a table of `QUIRKS` beside `CORRECTED`.
 PAGE = "docs/reference/astra_sim.md"
 
 #: Message of each; first of workloads and messages, then of native collectives.
@@ -82,6 +82,41 @@ QUIRKS = {
     "no-optimization": (
         "collective-optimization is missing, and ASTRA-sim leaves it to chance: in one dimension it makes no difference"
     ),
+}
+
+#: What ``--corrected`` and scenarios do instead.
+CORRECTED = {
+    "lowest-dimension": "it pays for every link; so a ring does not cost the same on every torus",
+    "store-and-forward": "head and tail move on their own (cut-through)",
+    "free-concurrency": "the same model, where k chunks in flight divide the time by k; choose one with contention",
+    "zero-duration": "no time",
+    "skipped-node": "children start at once",
+    "broadcast-replayed": "it is simulated",
+    "injected-size": "sizes in chunks follow the collective",
+    "injected-order": "in ascending id (would be off by up to 31 %); in scenarios also `issue_order: hash_set`",
+    "own-attributes": "they are read",
+    "unsorted-group": "both by the order given",
+    "unofficial-backend": "all models have several dimensions",
+    "least-chunk": "chunks of the bytes there are",
+    "rounded-up": "chunks that sum to the size, not 4 of 349,525 B for 1 MiB in 3 splits",
+    "lost-remainder": "all bytes are sent",
+    "halving-odd": "all bytes are sent",
+    "halving-reduction": "every sum, by its bytes",
+    "direct-overlap": "one after the other",
+    "direct-window": "for all",
+    "tree-end": "it ends when they have it",
+    "tree-down": "sums where something is summed",
+    "tree-only-reduces": "the usual algorithm of that collective, with a warning",
+    "no-memory-bandwidth": "the same",
+    "local-delay": "that of the configuration",
+    "local-ring": "by dimension where the group fills a grid of them, else the first one listed",
+    "local-window": "for all",
+    "half-queues": "the same: 2 queues change nothing",
+    "whole": "the same (`flat: true`)",
+    "ignored-words": "the same",
+    "short-list": "the last word serves them",
+    "shared-bus": "it is left out: the endpoint delay counts",
+    "no-optimization": "as with localBWAware",
 }
 
 
