@@ -1,5 +1,10 @@
 """Algorithms written in Python, chunk by chunk: a function that is run once and leaves a trace.
 
+Beside MSCCLang (msccl-tools): transfers are ``=`` and ``+=``, not ``chunk(r, buffer, i).copy(…)`` and ``.reduce(…)``;
+thread blocks and channels are assigned, with channels as a hint; what was made is always verified, also slots and
+races, with an error at the line; contracts are data, not a subclass with ``check``; there are broadcast, reduce,
+gather and scatter; parallel instances are right for steps of several chunks, too.
+
 ::
 
     from astrasim_py.builders.dsl import algorithm
