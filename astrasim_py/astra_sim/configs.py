@@ -5,14 +5,15 @@ Keys that ASTRA-sim does not know, or knows and ignores, give a warning, never a
 
 import os
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from math import isfinite, prod
 from typing import Any
 
-from astrasim_py.astra_sim.json_file import JsonFile, did_you_mean, read_json, shown
+from astrasim_py.astra_sim.json_file import Changes, JsonFile, did_you_mean, read_json, shown
 from astrasim_py.astra_sim.native_algorithms import Implementation
-from astrasim_py.core.document import Value, read_document
+from astrasim_py.astra_sim.ns3 import refuse_ns3
+from astrasim_py.core.document import Mark, Value, read_document
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.fields import NPU_CAP
 from astrasim_py.core.units import INT64_MAX
@@ -24,6 +25,7 @@ KINDS = {"Ring": "ring", "FullyConnected": "fully_connected", "Switch": "switch"
 #: Bytes per second of ASTRA-sim's GB/s: of the network, and of memories.
 NETWORK_GB, MEMORY_GB = 2**30, 10**9
 MAX_DIMS = 32
+NO_CHANGES = Changes()
 #: Largest delay and count of the files; beyond it nothing could be simulated.
 _MOST = 10**15
 
@@ -48,13 +50,26 @@ class NetworkConfig:
         return prod(self.sizes)
 
 
-def read_network(path: str | os.PathLike, warnings: list[str]) -> NetworkConfig:
-    """Read a network YAML.
+def _changed(document: Value, changes: Changes) -> Value:
+    """A document with other values of some keys."""
+    if not changes.values or not isinstance(document.data, dict):
+        return document
+    data = dict(document.data)
+    for key, plain in changes.values.items():
+        mark = Mark(f"{changes.place}.{key}")
+        listed = plain if isinstance(plain, list | tuple) else [plain]
+        data[key] = Value([Value(item, mark, raw=str(item)) for item in listed], mark)
+    return replace(document, data=data)
+
+
+def read_network(path: str | os.PathLike, warnings: list[str], changes: Changes = NO_CHANGES) -> NetworkConfig:
+    """Read a network YAML; `changes`: values of its keys in place of those of the file.
 
     Raises ScenarioError: unreadable, a key missing, lists of unequal length, an unknown topology, a number out of
     range.
     """
-    document = read_document(path)
+    refuse_ns3(path)
+    document = _changed(read_document(path), changes)
     place = os.fspath(path)
     if not isinstance(document.data, dict):
         raise ScenarioError(document.place, "is not a network configuration", f"write {_NETWORK_EXAMPLE}")
@@ -267,9 +282,9 @@ _SYSTEM_KEYS: dict[str, Callable] = {
 }
 
 
-def read_system(path: str | os.PathLike, warnings: list[str]) -> SystemConfig:
+def read_system(path: str | os.PathLike, warnings: list[str], changes: Changes = NO_CHANGES) -> SystemConfig:
     """Read a system JSON; raises ScenarioError: unreadable, or a value that ASTRA-sim could not use."""
-    json = read_json(path, "a system configuration", _SYSTEM_EXAMPLE, warnings)
+    json = read_json(path, "a system configuration", _SYSTEM_EXAMPLE, warnings).with_changes(changes)
     values: dict[str, Any] = {}
     for key, value in json.data.items():
         if key in DEAD_KEYS:
@@ -293,12 +308,12 @@ _MEMORY_KINDS = {
 }
 
 
-def read_memory(path: str | os.PathLike, npus: int, warnings: list[str]) -> MemoryModel:
+def read_memory(path: str | os.PathLike, npus: int, warnings: list[str], changes: Changes = NO_CHANGES) -> MemoryModel:
     """Read a remote memory JSON for a system of `npus` NPUs.
 
     Raises ScenarioError: unreadable, an unknown kind, a key missing, nodes that do not hold all NPUs.
     """
-    json = read_json(path, "a remote memory configuration", _MEMORY_EXAMPLE, warnings)
+    json = read_json(path, "a remote memory configuration", _MEMORY_EXAMPLE, warnings).with_changes(changes)
     word = json.data.get("memory-type")
     if word not in tuple(_MEMORY_KINDS):
         problem = 'the key "memory-type" is missing' if word is None else f"{shown(word)} is unknown"

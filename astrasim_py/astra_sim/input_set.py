@@ -1,25 +1,25 @@
 """Everything that an ASTRA-sim command line names, read."""
 
 import os
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
 from astrasim_py.astra_sim import configs
+from astrasim_py.astra_sim.json_file import Changes
 from astrasim_py.chakra.et_io import read_traces
 from astrasim_py.chakra.groups import groups_from_json, groups_from_metadata
 from astrasim_py.chakra.notes import other_names, unnamed
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.choices import ASTRA_SIM_BACKENDS
 from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.system.machine_models import MAX_QUEUES, NO_MEMORY, MemoryModel
 
-UNAWARE, AWARE, AWARE_MULTIDIM = "congestion_unaware", "congestion_aware", "congestion_aware_multidim"
-#: The last is the unmerged branch of ASTRA-sim's congestion-aware backend, for any number of dimensions.
-BACKENDS = (UNAWARE, AWARE, AWARE_MULTIDIM)
+UNAWARE, AWARE, AWARE_MULTIDIM = BACKENDS = ASTRA_SIM_BACKENDS
 #: ASTRA-sim's word for no communicator groups.
 EMPTY = "empty"
 Name = str | os.PathLike
@@ -39,6 +39,11 @@ class Arguments:
     injection_scale: float | Fraction | Decimal | str = Fraction(1)  # multiplies the endpoint delay
     rendezvous: bool = False
     folder: Name = "."  # what relative prefixes of injected algorithms start from
+    #: ``system``, ``network`` or ``memory`` → values of keys in place of those of the file.
+    changes: Mapping[str, Changes] = field(default_factory=dict)
+
+    def changed(self, name: str) -> Changes:
+        return self.changes.get(name, configs.NO_CHANGES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +88,13 @@ def read_inputs(arguments: Arguments, cache: MutableMapping | None = None) -> In
         problem = f"{arguments.injection_scale} is out of range"
         raise UsageError("--injection-scale", problem, "write a number from 0, e.g. 1")
     warnings: list[str] = []
-    network = configs.read_network(arguments.network, warnings)
-    system = configs.read_system(arguments.system, warnings)
+    network = configs.read_network(arguments.network, warnings, arguments.changed("network"))
+    system = configs.read_system(arguments.system, warnings, arguments.changed("system"))
     if arguments.memory is None:
         warnings.append("no remote memory configuration: there is none, as under NO_MEMORY_EXPANSION")
-    memory = NO_MEMORY if arguments.memory is None else configs.read_memory(arguments.memory, network.npus, warnings)
+    memory = NO_MEMORY
+    if arguments.memory is not None:
+        memory = configs.read_memory(arguments.memory, network.npus, warnings, arguments.changed("memory"))
     files = [os.fspath(file) for file in (arguments.system, arguments.network, arguments.memory) if file is not None]
     groups = None if arguments.groups in (None, EMPTY) else os.fspath(arguments.groups)
     workload = _workload(arguments.workload, groups, network.npus, warnings, cache)

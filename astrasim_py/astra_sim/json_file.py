@@ -4,8 +4,9 @@ import difflib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.files import read_regular
@@ -31,6 +32,14 @@ def shown(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Changes:
+    """Values of keys in place of those of a file, and where they are written."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JsonFile:
     """An object read from a file."""
 
@@ -38,12 +47,20 @@ class JsonFile:
     data: dict
     lines: dict[str, int]  # line of every key of the object, from 1
     warnings: list[str]  # what a person should know of the file is added
+    changed: Mapping[str, str] = field(default_factory=dict)  # key that stands elsewhere → its place
 
     def place(self, key: str = "") -> str:
         """``file:line: key``, or the file where the key is not there."""
+        if key in self.changed:
+            return self.changed[key]
         if key not in self.lines:
             return f"{self.file}: {key}" if key else self.file
         return f"{self.file}:{self.lines[key]}: {key}"
+
+    def with_changes(self, changes: Changes) -> "JsonFile":
+        """The object with other values of some keys."""
+        places = {key: f"{changes.place}.{key}" for key in changes.values}
+        return replace(self, data={**self.data, **changes.values}, changed=places)
 
     def error(self, key: str, problem: str, remedy: str = "") -> ScenarioError:
         return ScenarioError(self.place(key), problem, remedy)

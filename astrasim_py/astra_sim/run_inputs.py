@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from astrasim_py.astra_sim.configs import MEMORY_GB
+from astrasim_py.astra_sim.configs import MEMORY_GB, NetworkConfig
 from astrasim_py.astra_sim.input_set import AWARE, UNAWARE, Inputs
 from astrasim_py.astra_sim.planner import CompatiblePlanner, CorrectedPlanner
 from astrasim_py.astra_sim.quirks import warn, warning
@@ -20,7 +20,7 @@ from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import DATA_AND_CTRL, Semantics
-from astrasim_py.topology.model import product_of
+from astrasim_py.topology.model import Topology, product_of
 
 #: Bytes of the control message of ASTRA-sim's rendezvous protocol.
 RENDEZVOUS_BYTES = 8192
@@ -40,8 +40,7 @@ def make_problem(
     while the problem is planned. `cache`: algorithms read before, shared between calls. Raises ScenarioError,
     TraceError, AlgorithmError: what ASTRA-sim would hang or crash on, with its place.
     """
-    dims = inputs.network.dims
-    topology = product_of(" x ".join(f"{d.kind}({d.size})" for d in dims), "product", dims, inputs.network.place)
+    topology = network_topology(inputs.network)
     planner: CorrectedPlanner | CompatiblePlanner
     if corrected:
         if inputs.rendezvous:
@@ -76,6 +75,12 @@ def make_problem(
         memory=inputs.memory,
         limits=limits or Limits(),
     )
+
+
+def network_topology(network: NetworkConfig) -> Topology:
+    """The network of a network YAML."""
+    dims = network.dims
+    return product_of(" x ".join(f"{d.kind}({d.size})" for d in dims), "product", dims, network.place)
 
 
 def _check_backend(inputs: Inputs, warnings: list[str]) -> None:

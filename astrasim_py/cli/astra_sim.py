@@ -5,8 +5,11 @@ Whatever makes ASTRA-sim hang or crash is an error here; one warning tells of ea
 """
 
 import argparse
+import os
 from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING
 
+from astrasim_py.astra_sim import ns3
 from astrasim_py.cli.options import (
     complain,
     engine_option,
@@ -19,7 +22,11 @@ from astrasim_py.cli.options import (
     timeline_of,
 )
 from astrasim_py.cli.output import printed
-from astrasim_py.core.errors import EXIT_USAGE, UsageError, worst
+from astrasim_py.core.errors import EXIT_OK, EXIT_USAGE, UsageError, worst
+from astrasim_py.core.files import write_file
+
+if TYPE_CHECKING:
+    from astrasim_py.runs.astra_sim_point import AstraSimRequest
 
 #: ASTRA-sim's flags that change nothing, there or here, and why.
 IGNORED = {
@@ -46,6 +53,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     flag("--rendezvous-protocol", nargs="?", const="true", default="false", metavar="BOOL", help="true or false")
     for name, reason in IGNORED.items():
         flag(name, metavar="X", help=f"no effect: {reason}")
+    flag(ns3.LOGICAL, metavar="FILE", help="of ASTRA-sim's ns-3 binary alone, which is not run here")
+    parser.add_argument("--to-scenario", metavar="FILE", help="write a scenario of the same times (.yaml), do not run")
     parser.add_argument(
         "--backend",
         choices=("congestion_unaware", "congestion_aware", "congestion_aware_multidim"),
@@ -67,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.runs.task import missing_timeline
     from astrasim_py.system.machine_models import Limits
 
+    if args.logical_topology_configuration is not None:
+        ns3.refuse_logical(args.logical_topology_configuration)
     limits = Limits(**limits_of(args))
     options = RunOptions(level=args.record, timeline=timeline_of(args), engine=args.engine, limits=limits)
     request = AstraSimRequest(
@@ -81,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         rendezvous=_switch("--rendezvous-protocol", args.rendezvous_protocol),
         corrected=args.corrected,
     )
+    if args.to_scenario is not None:
+        return _write_scenario(args.to_scenario, request)
     ignored = [name for name in IGNORED if getattr(args, name[2:].replace("-", "_")) is not None]
     result, point = run_request(request, options, out=args.out)
     row, code = point.row, point.manifest.exit_code
@@ -106,9 +119,32 @@ def run(args: argparse.Namespace) -> int:
         print(line)
     if not args.quiet:
         print(f"\n{summary_text([row], terminal_width())}")
-        print(f"\n{engines_text([row.engine])}results: {point.folder}")
+        print(f"\n{_backend_text(request)}\n{engines_text([row.engine])}results: {point.folder}")
         print(look_text(point.folder, args.out, [row]), end="")
     return code
+
+
+def _backend_text(request: "AstraSimRequest") -> str:
+    """What was modelled."""
+    if request.corrected:
+        return "backend: none of ASTRA-sim's: the physics of its files"
+    return f"backend: {request.backend}, as ASTRA-sim's analytical network backend has it; ns-3 is not modelled"
+
+
+def _write_scenario(target: str, request: "AstraSimRequest") -> int:
+    from astrasim_py.astra_sim.to_scenario import scenario_text
+
+    if not target.endswith((".yaml", ".yml")):
+        raise UsageError("--to-scenario", f'"{target}" does not end in .yaml', "write e.g. --to-scenario same.yaml")
+    request.inputs()  # its errors are those of a run
+    write_file(target, scenario_text(request, target, corrected=request.corrected).encode(), make_folder=True)
+    names = [
+        os.path.relpath(file, os.path.dirname(target) or ".")
+        for file in (request.workload, request.system, request.network)
+    ]
+    outside = " --allow-outside" if any(name.startswith("..") for name in names) else ""
+    print(f"{target}: run it with astrasim-py {target}{outside}")
+    return EXIT_OK
 
 
 def _whole(name: str, text: str) -> int:

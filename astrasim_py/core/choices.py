@@ -41,3 +41,5 @@ LIBRARIES = ("nccl",)
 NO_TITLE = ("", "none")
 #: Runtimes that MSCCL-IR is written for (`msccl.well_formed.RUNTIMES`).
 MSCCL_DIALECTS = ("classic", "azure", "rccl")
+#: Analytical backends of ASTRA-sim; the last is an unmerged branch, for any number of dimensions.
+ASTRA_SIM_BACKENDS = ("congestion_unaware", "congestion_aware", "congestion_aware_multidim")

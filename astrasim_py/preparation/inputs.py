@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from astrasim_py.chakra.set_files import find_prefix
 from astrasim_py.chakra.workload import Workload
+from astrasim_py.core.by_need import load
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest, file_stamp
 from astrasim_py.core.errors import AstraError, ScenarioError, TraceError
@@ -27,6 +28,7 @@ from astrasim_py.core.registry import own_code
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
+from astrasim_py.scenario.job_models import AstraSimWorkload
 from astrasim_py.system.machine_models import NetworkModel
 
 try:
@@ -157,8 +159,11 @@ def input_digests(
     """
     cache = {} if cache is None else cache
     digests: dict[str, str] = {}
-    for _, name in named_files(list(vars(point.spec).values())):
-        key = (point.folder, name.file)
+    names = [name.file for _, name in named_files(list(vars(point.spec).values()))]
+    if isinstance(point.spec.workload, AstraSimWorkload):
+        names += load("astrasim_py.preparation.workloads.from_astra_sim:injected_files")(point)
+    for name in names:
+        key = (point.folder, name)
         digests |= cache[key] if key in cache else cache.setdefault(key, _digests(*key))
     return dict(sorted(digests.items()))
 

@@ -4,11 +4,12 @@ Everything is kept per process, so that the points of a sweep share what they ha
 the worker processes of a run, too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from astrasim_py.core.by_need import load
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest, file_digest
 from astrasim_py.core.errors import ScenarioError, TopologyError, TraceError
@@ -20,6 +21,7 @@ from astrasim_py.preparation.jobs import job_of
 from astrasim_py.preparation.workloads.section import JobSection
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.expand import Point
+from astrasim_py.scenario.job_models import AstraSimWorkload
 from astrasim_py.system.compatible import NIC, NOISE, TRAINING_FORM, Exclusion, exclusions
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.plan import Plan
@@ -29,6 +31,7 @@ from astrasim_py.topology.hardware import profile
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
 
+_ASTRA_SIM = "astrasim_py.preparation.workloads.from_astra_sim"
 _TOPOLOGIES: Memo[Topology] = Memo(32)
 
 
@@ -42,12 +45,15 @@ class Prepared:
 
     problem: Problem
     notes: Notes
+    later: Callable[[Plan], Notes] | None = None  # what more is known once the problem is planned
 
     def notes_with(self, plan: Plan) -> Notes:
         """All notes of the point; `plan`: of its problem."""
         notes = Notes()
         notes.add(self.notes)
         notes.add(source_notes(plan))
+        if self.later is not None:
+            notes.add(self.later(plan))
         return notes
 
 
@@ -82,6 +88,10 @@ def prepare(
         A file that cannot be read, or a wrong algorithm; with ``verify: strict`` also one that cannot be verified.
     """
     run = Preparation(point=point, kept=kept, beside=beside, given=given or {})
+    if isinstance(run.spec.workload, AstraSimWorkload):
+        problem, later = load(f"{_ASTRA_SIM}:problem_of")(run.point, limits)
+        named = replace(problem.topology, name=run.spec.topology_name)
+        return Prepared(replace(problem, topology=named), run.notes, later)
     run = replace(run, network=_network(run))
     spec, topology = run.spec, _topology(run)
     free = _free(run, topology)
@@ -105,6 +115,9 @@ def prepare(
 
 
 def _topology(run: Preparation) -> Topology:
+    if isinstance(run.spec.workload, AstraSimWorkload):
+        files_topology: Topology = load(f"{_ASTRA_SIM}:topology_of")(run.point)
+        return replace(files_topology, name=run.spec.topology_name)
     shape, place, content = run.spec.topology, run.at("topology"), ""
     for (key,), name in named_files(shape):
         key_place = run.at("topology", str(key))

@@ -1,6 +1,7 @@
 """ASTRA-sim's inputs as a point: run, stored as points of scenarios are, and run again for finer records."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
@@ -47,9 +48,20 @@ class AstraSimRequest(Arguments):
 
     @property
     def name(self) -> str:
-        """For people: the workload, the backend, and whether it is corrected."""
-        base = os.path.basename(self.workload) or "workload"
-        return f"{base},{self.backend}" + (",corrected" if self.corrected else "")
+        """For people: what tells points apart."""
+        return ",".join(f"{key}={value}" for key, value in self.values.items())
+
+    @property
+    def values(self) -> dict[str, str]:
+        """What tells points apart, as a sweep would: the names of its files, the backend."""
+        names = {"network": self.network, "workload": self.workload, "system": self.system}
+        stems = {key: _stem(os.fspath(name)) for key, name in names.items()}
+        return {**stems, "backend": self.backend, **({"corrected": "true"} if self.corrected else {})}
+
+
+def _stem(name: str) -> str:
+    """The name of a file without folder and ending."""
+    return re.sub(r"\.(json|ya?ml)$", "", os.path.basename(name)) or "workload"
 
 
 def run_request(
@@ -68,20 +80,22 @@ def run_request(
         inputs, corrected=request.corrected, engine=options.engine, level=options.level, limits=options.limits
     )
     topology = result.plan.problem.topology.name
-    row = Row(scenario=SCENARIO, point=request.name, sweep={}, topology=topology, status=result.outcome.status)
+    row = Row(
+        scenario=SCENARIO, point=request.name, sweep=request.values, topology=topology, status=result.outcome.status
+    )
     facts = {
         "front_end": FRONT_END,
         "scenario": SCENARIO,
         "point": request.name,
         "digest": identity,
-        "sweep": {},
+        "sweep": request.values,
         "inputs": digests,
         "resolved": arguments,
     }
     rank_times = {"finish_ns": tuple(result.finish_ns), "exposed_comm_ns": tuple(result.exposed_ns)}
     folder = store.scenario_folder(out, SCENARIO)
     folders = store.PointFolders(folder)
-    place = folders.of(len(folders.digests) + 1, store.point_label({}, request.name), identity)
+    place = folders.of(len(folders.digests) + 1, store.point_label(request.values, request.name), identity)
     stored = store_run(
         place, result.plan, result.records, options, usage, row=row, facts=facts,
         source={"source": request.folder}, warnings=result.warnings, fields=rank_times,

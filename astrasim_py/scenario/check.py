@@ -117,6 +117,8 @@ def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
     for name, job in typed["jobs"].items():
         ranks = job.ranks if job.placement is None else len(job.placement)
         foreign = isinstance(job.workload, job_models.OF_FILES)
+        if isinstance(job.workload, job_models.AstraSimWorkload):
+            yield _wrong("ASTRA-sim's files are a whole run, no job", "write {trace: PREFIX}", "jobs", name, "workload")
         if ranks is None and not foreign:
             yield _wrong("has neither ranks nor placement", "write e.g. ranks: 8", "jobs", name)
         if ranks is not None and job.ranks not in (None, ranks):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from astrasim_py.core.by_need import load
 from astrasim_py.core.document import Value
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.fields import did_you_mean
@@ -10,6 +11,7 @@ from astrasim_py.core.strict_model import Mistake
 from astrasim_py.scenario import variables
 from astrasim_py.scenario.plot_spec import BY_JOB, COLUMNS, JOB_TIMES, PlotSpec
 from astrasim_py.scenario.schema import Scenario
+from astrasim_py.topology.from_keys import ASTRA_SIM
 from astrasim_py.topology.placement import RandomPlacement
 
 #: Columns that a figure may use beside swept keys.
@@ -32,6 +34,8 @@ def top_level_mistakes(document: Value) -> Iterator[Mistake]:
     workload, jobs = mapping.get("workload"), mapping.get("jobs")
     if (workload is None or workload.data is None) and jobs is None:
         yield Mistake((), False, '"workload" is missing', "write e.g. workload: [{all_reduce: {size: 64 MiB}}]")
+    if document.get("workload", ASTRA_SIM) is not None:
+        yield from load("astrasim_py.scenario.astra_sim_inputs:inputs_mistakes")(document)
     if "compare" in mapping and jobs is None:
         yield Mistake(("compare",), True, "compares jobs, and there are none", "drop it, or write jobs")
     if jobs is not None:

@@ -1,8 +1,10 @@
 """Expand a scenario into points: resolved, frozen, small enough to be sent to other processes."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePath
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ from astrasim_py.core.document import Value, join
 from astrasim_py.scenario import variables
 from astrasim_py.scenario.load import LoadedScenario, default, read_plain
 from astrasim_py.scenario.schema import Scenario
+from astrasim_py.topology.from_keys import ASTRA_SIM
 
 #: Depth of the places that a point carries for error messages.
 _PLACES_DEPTH = 3
@@ -76,6 +79,9 @@ def expand(scenario: LoadedScenario) -> tuple[Point, ...]:
         topologies, chosen = sections.pop("topologies").mapping, sections.pop("topology", None)
         name = next(iter(topologies)) if chosen is None else variables.label_of(chosen)
         sections["topology"] = topologies[name]
+        if (files := sections.get("workload")) is not None and (network := files.get(ASTRA_SIM, "network")) is not None:
+            stem = PurePath(variables.label_of(network.get("file") or network)).stem
+            name = re.sub(r"[^A-Za-z0-9._-]", "_", stem)[:64] or ASTRA_SIM
         plain = {key: section(key, value) for key, value in sections.items()}
         config = {key: values for key, (values, _) in plain.items()} | {"topology_name": name}
         repeat = scenario.repeat if with_seeds(config, 1) != config else 1

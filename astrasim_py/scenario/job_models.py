@@ -42,10 +42,12 @@ from astrasim_py.workload import items
 from astrasim_py.workload.items import Barrier, Collective, Compute, Memory, RootedCollective, Send
 
 if TYPE_CHECKING:
+    from astrasim_py.scenario.astra_sim_inputs import AstraSimInputs
     from astrasim_py.training.inference import Inference
     from astrasim_py.training.recommendation import Recommendation
     from astrasim_py.training.strategy import Training
 else:
+    AstraSimInputs = Annotated[Any, ByNeed("astrasim_py.scenario.astra_sim_inputs:AstraSimInputs")]
     Inference = Annotated[Any, ByNeed("astrasim_py.training.inference:Inference")]
     Recommendation = Annotated[Any, ByNeed("astrasim_py.training.recommendation:Recommendation")]
     Training = Annotated[Any, ByNeed("astrasim_py.training.strategy:Training")]
@@ -188,8 +190,14 @@ class RecordedWorkload(StrictModel):
     pytorch: PytorchRecording
 
 
+class AstraSimWorkload(StrictModel):
+    """A whole run of ASTRA-sim's files: workload, system, network and memory."""
+
+    astra_sim: AstraSimInputs = example("{workload: all_reduce, system: system.json, network: network.yml}")
+
+
 #: Workloads whose ranks only their files know.
-OF_FILES = (TraceWorkload, RecordedWorkload, ReaderWorkload)
+OF_FILES = (TraceWorkload, RecordedWorkload, ReaderWorkload, AstraSimWorkload)
 
 
 class ModelWorkload(StrictModel):
@@ -245,7 +253,7 @@ class RecommendationWorkload(ModelWorkload):
 def _workload_tag(value: object) -> str:
     if not isinstance(value, Mapping):
         return "<items>"
-    kinds = ("pytorch", "reader", "training", "inference", "recommendation")
+    kinds = ("pytorch", "reader", "training", "inference", "recommendation", "astra_sim")
     return next((f"<{kind}>" for kind in kinds if kind in value), "<trace>")
 
 
@@ -266,6 +274,7 @@ WorkloadSpec = Annotated[
     | Annotated[TrainingWorkload, Tag("<training>")]
     | Annotated[InferenceWorkload, Tag("<inference>")]
     | Annotated[RecommendationWorkload, Tag("<recommendation>")]
+    | Annotated[AstraSimWorkload, Tag("<astra_sim>")]
     | Annotated[tuple[Item, ...], BeforeValidator(_is_workload), Tag("<items>")],
     Discriminator(_workload_tag),
 ]

@@ -27,6 +27,7 @@ from astrasim_py.scenario.check_study import (
 )
 from astrasim_py.scenario.plot_spec import PlotSpec
 from astrasim_py.scenario.schema import Scenario
+from astrasim_py.topology.from_keys import ASTRA_SIM
 
 #: Most errors that are reported at once.
 MAX_ERRORS = 100
@@ -190,6 +191,11 @@ def _completed(document: Value, path: Path) -> Value:
     if "topologies" not in data and inline is not None and isinstance(inline.data, dict):
         marks = {"topology": document.key_marks.get("topology", inline.mark)}
         data["topologies"] = Value({"topology": data.pop("topology")}, inline.mark, "topologies", key_marks=marks)
+    if "topologies" not in data and data.get("topology") is None and document.get("workload", "astra_sim") is not None:
+        # ASTRA-sim's files describe the network, too.
+        mark = document.mapping["workload"].mark
+        shape = Value({"shape": Value(ASTRA_SIM, mark, raw=ASTRA_SIM)}, mark, f"topologies.{ASTRA_SIM}")
+        data["topologies"] = Value({ASTRA_SIM: shape}, mark, "topologies")
     return dataclasses.replace(document, data=data)
 
 

@@ -130,6 +130,7 @@ _WORDS = (
     (re.compile(r"(jobs\.[^.]+\.)?algorithms\.\w+(\[\d+\])?"), lambda text: {"builder": text}),
     (re.compile(r"(jobs\.[^.]+\.)?algorithms"), lambda text: dict.fromkeys(COLLECTIVE_NAMES, text)),
     (re.compile(r"(.*\.)?(training|inference|recommendation|explore)\.model"), lambda text: {"base": text}),
+    (re.compile(r"workload\.astra_sim\.(system|network|remote_memory)"), lambda text: {"file": text}),
     (re.compile(r"network\.msccl\.latency"), lambda text: dict.fromkeys(PROTOCOLS, text)),
 )
 
@@ -146,7 +147,6 @@ def _spelled_out(value: Value, path: str) -> dict[str, Value]:
 def _put(
     value: Value, steps: Sequence[str | int], new: Value, place: str, path: str = "", key_mark: Mark | None = None
 ) -> Value:
-    """The value with another below it. `key_mark`: the mark of keys that are new; by default that of their value."""
     step, rest = steps[0], steps[1:]
     below = join(path, step)
     data = value.data

@@ -88,9 +88,13 @@ class ForeignShape(Shape):
         return made_by(function, f"shape {self.shape}", Topology, TopologyError, place, **(self.model_extra or {}))
 
 
+#: Shape of the network of ASTRA-sim's files; a scenario with such a workload has it.
+ASTRA_SIM = "astra_sim"
+
+
 def _other_shape(value: Any) -> Any:
     shape = value["shape"]
-    if isinstance(shape, str) and (shape in names("shape") or ".py:" in shape):
+    if isinstance(shape, str) and (shape in (ASTRA_SIM, *names("shape")) or ".py:" in shape):
         return value
     raise wrong(f"{shown(shape)} is not a shape", did_you_mean(str(shape), (*SHAPES, *names("shape"))), ("shape",))
 

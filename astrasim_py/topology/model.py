@@ -389,31 +389,9 @@ class Topology(Shown):
 
     @staticmethod
     def from_networkx(
-        graph: networkx.Graph[Hashable],
-        *,
-        bandwidth: str | Fraction | None = None,
-        latency: str | int | None = None,
-        name: str = "",
+        graph: networkx.Graph[Hashable], *, bandwidth: str | None = None, latency: str | None = None, name: str = ""
     ) -> Topology:
-        """A topology of the nodes and edges of a networkx graph, directed or not, with parallel edges or not.
-
-        Parameters
-        ----------
-        graph : networkx.Graph
-            Nodes that are numbers or tuples are NPUs, those that are text are switches, unless their attribute ``kind``
-            is "npu" or "switch". NPUs 0..n-1 keep their numbers; others are numbered in the order of the nodes. Edges
-            may have ``bandwidth`` and ``latency`` (text with unit, or a number in the unit of the default); other
-            attributes do not count. An undirected edge is a link in each direction.
-        bandwidth, latency : str, optional
-            Of edges that name none, such as "50 GB/s" and "500 ns"; or bytes per second as a Fraction, and whole ps.
-        name : str, optional
-            That of the graph by default.
-
-        Raises
-        ------
-        TopologyError
-            An edge without bandwidth or latency, no NPUs, or a pair of NPUs without a path.
-        """
+        """A topology of a networkx graph; see `astrasim_py.topology.node_link.from_networkx`."""
         topology: Topology = above("from_networkx")(graph, bandwidth, latency, name)
         return topology
 

@@ -9,7 +9,6 @@ import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -159,12 +158,27 @@ def _computing(value: Any, topology: Topology, place: str) -> Computing | None:
 
 
 def from_networkx(
-    graph: "networkx.Graph[Hashable]",
-    bandwidth: str | Fraction | None = None,
-    latency: str | int | None = None,
-    name: str = "",
+    graph: "networkx.Graph[Hashable]", bandwidth: str | None = None, latency: str | None = None, name: str = ""
 ) -> Topology:
-    """A topology of a networkx graph; see `Topology.from_networkx`."""
+    """A topology of the nodes and edges of a networkx graph, directed or not, with parallel edges or not.
+
+    Parameters
+    ----------
+    graph : networkx.Graph
+        Nodes that are numbers or tuples are NPUs, those that are text are switches, unless their attribute ``kind``
+        is "npu" or "switch". NPUs 0..n-1 keep their numbers; others are numbered in the order of the nodes. Edges
+        may have ``bandwidth`` and ``latency`` (text with unit, or a number in the unit of the default); other
+        attributes do not count. An undirected edge is a link in each direction.
+    bandwidth, latency : str, optional
+        Of edges that name none, such as "50 GB/s" and "500 ns".
+    name : str, optional
+        That of the graph by default.
+
+    Raises
+    ------
+    TopologyError
+        An edge without bandwidth or latency, no NPUs, or a pair of NPUs without a path.
+    """
     if not all(hasattr(graph, method) for method in ("nodes", "edges", "is_directed")):
         raise UsageError("graph", f"{type(graph).__name__} is not a networkx graph", "write e.g. networkx.Graph()")
     source = name or str(graph.graph.get("name") or "graph")
@@ -206,19 +220,19 @@ def _is_number(node: object) -> bool:
     return isinstance(node, int) and not isinstance(node, bool) and node >= 0
 
 
-def _rate(value: str | Fraction | None) -> DefaultRate | None:
-    if value is None or isinstance(value, Fraction):
-        return None if value is None else DefaultRate(value)
+def _rate(value: str | None) -> DefaultRate | None:
+    if value is None:
+        return None
     try:
         return rate_of(value)
     except UnitError as error:
         raise TopologyError("bandwidth", error.problem, error.remedy) from None
 
 
-def _latency(value: str | int | None) -> DefaultLatency | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
-        return None if value is None else DefaultLatency(value)
+def _latency(value: str | None) -> DefaultLatency | None:
+    if value is None:
+        return None
     try:
-        return latency_of(str(value))
+        return latency_of(value)
     except UnitError as error:
         raise TopologyError("latency", error.problem, error.remedy) from None

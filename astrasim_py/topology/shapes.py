@@ -422,28 +422,9 @@ class EdgeList(Shape):
                     raise wrong(f'"{key}" is missing', f'write e.g. {key}: "{text}"', ("edges", i))
 
     def make(self, place: str) -> Topology:
-        from astrasim_py.topology.edge_list import Links
-        from astrasim_py.topology.link_defaults import LinkDefaults
-        from astrasim_py.topology.topology_files import read_edge_list
-
-        if self.file is not None and self.edges is not None:
-            remedy = "write file: topology.csv, or edges: [...]"
-            raise TopologyError(place, "an edge_list has either edges or a file", remedy)
-        defaults = LinkDefaults(
-            bandwidth=self.bandwidth,
-            latency=self.latency,
-            both=None if self.directions is None else self.directions == "both",
-            npus=self.npus,
-            place=place,
-        )
-        if self.file is not None:
-            return read_edge_list(self.file, defaults=defaults)
-        links, place_of_edges = Links(defaults), below(place, "edges")
-        for i, edge in enumerate(self.edges or ()):
-            both = (edge.directions or links.directions()) == "both"
-            rate, latency = links.or_default(edge.bandwidth, edge.latency)
-            links.add(edge.src, edge.dst, rate, latency, f"{place_of_edges}[{i}]", both=both)
-        return links.topology(place_of_edges, "edge_list", self.npus)
+        keys = {key: getattr(self, key) for key in ("bandwidth", "latency", "directions", "npus")}
+        topology: Topology = load("astrasim_py.topology.topology_files:edge_list")(self.file, self.edges, place, **keys)
+        return topology
 
 
 def _or(link: tuple[Fraction, int], bandwidth: Fraction | None, latency: int | None) -> tuple[Fraction, int]:

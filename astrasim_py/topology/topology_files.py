@@ -1,13 +1,17 @@
 """Topology files: the reader of each form, by the ending of the file's name."""
 
 import os
+from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
+from typing import Protocol
 
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.files import read_regular
-from astrasim_py.topology.edge_list import MAX_YAML, NO_DEFAULTS, content_lines, has_header, read_csv, read_yaml
-from astrasim_py.topology.link_defaults import LinkDefaults
+from astrasim_py.topology.edge_list import MAX_YAML, NO_DEFAULTS, Links, content_lines, has_header, read_csv, read_yaml
+from astrasim_py.topology.link_defaults import DefaultLatency, DefaultRate, LinkDefaults
 from astrasim_py.topology.model import Topology
+from astrasim_py.topology.spec import below
 
 #: Largest files accepted, in bytes.
 MAX_CSV, MAX_GRAPH = 2**26, 2**24
@@ -15,6 +19,16 @@ MAX_CSV, MAX_GRAPH = 2**26, 2**24
 LINES = (".csv", ".txt", ".edges", ".edgelist")
 #: Endings of all topology files.
 SUFFIXES = (*LINES, ".yaml", ".yml", ".json", ".graphml")
+
+
+class WrittenEdge(Protocol):
+    """A link in a scenario."""
+
+    src: int | str
+    dst: int | str
+    bandwidth: Fraction | None
+    latency: int | None
+    directions: str | None
 
 
 def read_edge_list(path: str | os.PathLike, *, place: str = "", defaults: LinkDefaults = NO_DEFAULTS) -> Topology:
@@ -58,3 +72,28 @@ def _text(file: Path, cap: int) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise TopologyError(f"{file}:{line}", "a NUL character", "delete it")
     return text
+
+
+def edge_list(
+    file: str | None,
+    edges: Sequence[WrittenEdge] | None,
+    place: str,
+    *,
+    bandwidth: DefaultRate | None,
+    latency: DefaultLatency | None,
+    directions: str | None,
+    npus: int | None,
+) -> Topology:
+    """The topology of the keys of a shape `edge_list`; `place` is named in errors."""
+    if file is not None and edges is not None:
+        raise TopologyError(place, "an edge_list has either edges or a file", "write file: topology.csv, or edges: […]")
+    both = None if directions is None else directions == "both"
+    defaults = LinkDefaults(bandwidth=bandwidth, latency=latency, both=both, npus=npus, place=place)
+    if file is not None:
+        return read_edge_list(file, defaults=defaults)
+    links, place_of_edges = Links(defaults), below(place, "edges")
+    for i, edge in enumerate(edges or ()):
+        rate, delay = links.or_default(edge.bandwidth, edge.latency)
+        both_ways = (edge.directions or links.directions()) == "both"
+        links.add(edge.src, edge.dst, rate, delay, f"{place_of_edges}[{i}]", both=both_ways)
+    return links.topology(place_of_edges, "edge_list", npus)

@@ -66,14 +66,16 @@ def test_what_follows_the_lines_is_a_summary_and_the_folder(here, capsys):
     out, err = capsys.readouterr()
     lines = out.splitlines()
     assert all(line.startswith("sys[") for line in lines[:8]) and lines[8] == ""
-    assert lines[-2].startswith("results: results/astra_sim/points/001-work-congestion_unaware")
+    assert lines[-2].startswith("results: results/astra_sim/points/001-network-work-system-congestion_unaware")
     folder = lines[-2].removeprefix("results: ")
     assert lines[-1] == f"look: view {folder} · why: explain {folder} --worst"
     warnings = [line for line in err.splitlines() if "warning: " in line]
     assert sum("--comm-scale: ignored" in line for line in warnings) == 1
     assert sum("--logging-configuration: ignored" in line for line in warnings) == 1
     points = (here.path / "results" / "astra_sim" / "points").iterdir()
-    assert len(set(warnings)) == len(warnings) and [p.name for p in points] == ["001-work-congestion_unaware"]
+    assert len(set(warnings)) == len(warnings) and [p.name for p in points] == [
+        "001-network-work-system-congestion_unaware"
+    ]
 
 
 def test_json_has_the_row_and_every_npu(here, capsys):

@@ -26,6 +26,11 @@ from astrasim_py.topology import build
 PACKAGE = Path(astrasim_py.__file__).parent
 RING = "{shape: ring, npus: 4, bandwidth: 1 GB/s, latency: 1 us}"
 CALL = "[{all_reduce: {size: 1 MiB}}]"
+#: ASTRA-sim's files describe the network, too.
+ASTRA_SIM = {
+    "topologies": "",
+    "workload": "{astra_sim: {workload: work, system: s.json, network: n.yml, comm_group: g.json}}",
+}
 #: (model, field) → keys of a scenario that name a file there, and the file.
 NAMED = {
     ("EdgeList", "file"): ({"topologies": "{r: {shape: edge_list, file: links.csv}}"}, "links.csv"),
@@ -42,6 +47,9 @@ NAMED = {
         {"workload": "{training: {model: mixtral-8x7b, gbs: 8, routing: {kind: file, file: shares.json}}}"},
         "shares.json",
     ),
+    ("AstraSimInputs", "workload"): (ASTRA_SIM, "work.5.et"),
+    ("AstraSimInputs", "comm_group"): (ASTRA_SIM, "g.json"),
+    ("AstraSimFile", "file"): (ASTRA_SIM, "n.yml"),
     ("NetworkModel", "model"): ({"network": "{model: 'mine.py:Model'}"}, "mine.py"),
     ("NetworkModel", "profile"): ({"network": "{profile: mine.json}"}, "mine.json"),
 }
@@ -77,7 +85,7 @@ def test_every_field_that_names_a_file_is_tried_here():
 def identity(folder: Path, keys: dict) -> str:
     keys = {"name": "demo", "topologies": f"{{r: {RING}}}", "workload": CALL} | keys
     path = folder / "s.yaml"
-    path.write_text("".join(f"{key}: {value}\n" for key, value in keys.items()), "utf-8")
+    path.write_text("".join(f"{key}: {value}\n" for key, value in keys.items() if value), "utf-8")
     (point,) = expand(load_scenario(path, allow_code=True))
     return make_task(point, folder / "results", RunOptions(level="links")).identity
 
