@@ -17,6 +17,12 @@ ahead, before the reduction of the current layer.
 forward pass of a micro-batch and the backward pass of another alternate at every all-to-all, under ``1f1b`` and
 ``interleaved``, which warm up with one block more; shared experts run beside the dispatch. With unequal routing
 messages of the rows due replace each all-to-all, and the work of experts follows the rows.
+
+Symbolic tensor graphs (STAGE) of a model have the same collectives, groups, order and messages, but: data parallel
+ranks are neighbours; embedding and logits are whole on every rank, and their gradients all-reduced over tensor
+parallel ranks; gradients are all-reduced with every micro-batch; gathers for weight gradients are in the forward
+pass; there is no pipeline schedule, optimizer, recomputation or price; tags are random; sizes count elements,
+operations multiply-adds.
 """
 
 import numpy as np
