@@ -126,7 +126,7 @@ def test_every_column_of_records_and_key_of_rows_is_described(page):
         *choices.LEVELS,
         *ROW_KEYS,
     )
-    assert not missing(page("cli.md"), columns)
+    assert not missing(page("cli.md") + page("results.md"), columns)
 
 
 def test_every_builder_with_its_options_is_described(page):
