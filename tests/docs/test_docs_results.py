@@ -13,22 +13,22 @@ MODELS = [each for each in vars(model).values() if isinstance(each, type) and is
 STORED = [each for each in MODELS if each not in (Record, model.SweptRecord, model.RunRow)]
 
 
-def fields_table(model: type[Record]) -> str:
-    """The columns of a model as a table in Markdown."""
-    return "\n".join(["| key | |", "|---|---|", *(_row(name, *about) for name, about in model.columns().items())])
+def fields_list(model: type[Record]) -> str:
+    """The columns of a model as a list in Markdown."""
+    return "\n".join(_item(name, *about) for name, about in model.columns().items())
 
 
-def _row(name: str, text: str, unit: str, *_: object) -> str:
+def _item(name: str, text: str, unit: str, *_: object) -> str:
     """The unit stands behind the text where the key does not end in it."""
     said = not unit or name.endswith(f"_{unit.replace('/', 'p')}")
-    return f"| `{name}` | {text} |" if said else f"| `{name}` | {text}, {unit} |"
+    return f"* `{name}`: {text}" if said else f"* `{name}`: {text}, {unit}"
 
 
 @pytest.mark.parametrize("each", STORED, ids=lambda each: each.__name__)
 def test_every_field_of_results_is_in_the_documentation_as_it_is_described(repo, each):
     page = (repo / "docs" / "results.md").read_text("utf-8")
-    table = fields_table(each)
-    assert table in page, f"put this table into the page:\n{table}"
+    text = fields_list(each)
+    assert text in page, f"put this list into the page:\n{text}"
 
 
 @pytest.mark.parametrize("each", STORED, ids=lambda each: each.__name__)
