@@ -32,7 +32,7 @@ PAGES = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
 BLOCK = re.compile(r"^(<!-- needs: [^\n]*-->\n+)?```(\w+)[ ]?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = "python -m astrasim_py"
 #: Pages whose commands wait for their new text.
-WAITING = {"cli.md", "engines.md", "measured.md"}
+WAITING = {"cli.md", "engines.md"}
 FILE = re.compile(r"#\s+([\w./-]+\.(?:py|ya?ml|csv))\s*\n")
 RECIPES = (DOCS / "recipes.md").read_text("utf-8").split("\n## ")[1:]
 TEXTS = {page.relative_to(DOCS.parent).as_posix(): page for page in PAGES if page.stem != "recipes"} | {
