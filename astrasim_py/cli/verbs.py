@@ -50,6 +50,7 @@ VERBS = {
     "measured": Verb(
         "measured times: compare them with simulation, or fit numbers to them",
         actions={
+            "check": Verb("check a machine: measured times against expected ones, and what fits", "measured_check"),
             "validate": Verb(
                 "show how far off the results are",
                 actions={
