@@ -1,9 +1,9 @@
 """Make anew what the documentation shows: ``python docs/refresh.py WHAT``.
 
 WHAT is ``tutorial``: execute docs/tutorial.ipynb and store its outputs; ``lessons [NAME…]``: run scenarios (minutes)
-and store a figure of each in docs/figures/lessons/; ``compatible``: write the list of docs/compatible.md; or
-``presets``: write the tables of docs/reference/presets.md. Needs ``pip install -e
-'.[notebook]'``.
+and store a figure of each in docs/figures/lessons/; ``compatible``: write the list of docs/compatible.md;
+``presets``: write the tables of docs/reference/presets.md; or ``cli``: write those of docs/cli.md. Needs
+``pip install -e '.[notebook]'``.
 """
 
 import base64
@@ -148,9 +148,17 @@ def presets() -> None:
     path.write_text(f"{text.rstrip()}\n", "utf-8")
 
 
+def cli() -> None:
+    """Write the tables of options of docs/cli.md."""
+    from cli_tables import filled
+
+    path = DOCS / "cli.md"
+    path.write_text(filled(path.read_text("utf-8")), "utf-8")
+
+
 if __name__ == "__main__":
     what, *names = sys.argv[1:] or [""]
-    writers = {"tutorial": tutorial, "compatible": compatible, "presets": presets}
+    writers = {"tutorial": tutorial, "compatible": compatible, "presets": presets, "cli": cli}
     if what not in ("lessons", *writers):
         sys.exit(__doc__)
     lessons(names) if what == "lessons" else writers[what]()

@@ -5,6 +5,7 @@ the best so far (exit code 130). Results: OUT/scenario.yaml with every choice, O
 """
 
 import argparse
+import os
 
 from astrasim_py.cli.options import SCENARIO, check_positive, complain, engine_option, format_option
 from astrasim_py.cli.output import printed
@@ -98,7 +99,7 @@ def _show(args: argparse.Namespace, result, files: list[str]) -> None:
             "all_tried": result.found.whole,
             "warnings": list(result.space.warnings),
             "changes": changes,
-            "files": files,
+            "files": [os.path.join(args.out, name) for name in files],
         }
         printed(args.format, document, changes, columns=("what", "before", "after", "without"))
         return

@@ -67,7 +67,8 @@ def run_synthesize(args: argparse.Namespace) -> int:
         if not args.quiet:
             complain(_notes(result, topology, None if args.exact else request.budget))
             complain(_not_planned_for(args))
-        row = {"topology": topology.name, **facts_of(result), "seconds": round(result.schedule.search.seconds, 3)}
+        seconds = round(result.schedule.search.seconds, 3)
+        row = {"topology": topology.name, **facts_of(result), "seconds": seconds, "search_s": seconds}
         row |= {"reused": result.reused, "exact": args.exact, **_written(result, args, original)}
     if not printed(args.format, row):
         print(_text(row, result))

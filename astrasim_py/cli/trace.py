@@ -121,7 +121,8 @@ def _stats(args: argparse.Namespace) -> int:
     from astrasim_py.chakra.stats import workload_stats
 
     stats = workload_stats(_read(args.trace), args.dependencies)
-    if printed(args.format, dataclasses.asdict(stats)):
+    times = {f"{name}_us": getattr(stats, f"{name}_micros") for name in ("compute", "comm", "critical")}
+    if printed(args.format, dataclasses.asdict(stats) | times):
         return EXIT_OK
     lines: list[str | tuple[str, object]] = [("traces", stats.traces), ("nodes", stats.nodes)]
     lines += [(f"  {name}", count) for name, count in stats.by_type.items()]

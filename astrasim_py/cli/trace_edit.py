@@ -227,6 +227,7 @@ def run_timeline(args: argparse.Namespace) -> int:
     write_file(args.target, chunks)
     last = max((int(end.max(initial=0)) for _, end in times), default=0)
     facts = {"ranks": len(ranks), "nodes": sum(map(len, traces)), "microseconds": last / 10**6}
+    facts |= {} if args.format == "text" else {"span_us": last / 10**6}
     return _said(args, facts, [args.target])
 
 
