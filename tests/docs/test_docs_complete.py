@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import inspect
 import json
 import re
@@ -19,7 +17,6 @@ from astrasim_py.builders.registry import ALGORITHMS, options_of
 from astrasim_py.chakra import lint, lint_rules
 from astrasim_py.chakra.schema import INT_COLUMNS
 from astrasim_py.cli.main import main
-from astrasim_py.cli.verbs import VERBS
 from astrasim_py.collectives.chunks import PROTOCOL_SLOTS
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM
 from astrasim_py.core import choices, records
