@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from cases import CASES
+from cost_plots import exponent, figures_of
 
 #: Series: label → (engine, path, which cases).
 SERIES = {
@@ -16,17 +16,6 @@ SERIES = {
     "3-D torus, by dimension, compiled": ("compiled", "dims", "torus_"),
     "3-D torus, folded": ("simpy", "fold", "torus_"),
 }
-COLOURS = ("#999999", "#0072b2", "#cc79a7", "#d55e00", "#e69f00", "#009e73")
-
-
-def exponent(pairs: list[tuple[float, float]]) -> float | None:
-    """Slope of the least-squares line through the logarithms: y grows as x to that power."""
-    if len({x for x, _ in pairs}) < 2:
-        return None
-    xs, ys = [math.log(x) for x, _ in pairs], [math.log(y) for _, y in pairs]
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    over = sum((x - mean_x) ** 2 for x in xs)
-    return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / over
 
 
 def series(rows: list[dict]) -> dict[str, list[dict]]:
@@ -49,32 +38,21 @@ def series(rows: list[dict]) -> dict[str, list[dict]]:
 
 
 def draw(rows: list[dict], out: Path) -> list[Path]:
-    """Draw the series there are, as SVG and PNG; the files. Exponents are printed, too."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    found = series(rows)
-    if not found:
-        return []
-    matplotlib.rcParams["svg.hashsalt"] = "astrasim_py"
-    figure, (cost, memory) = pyplot.subplots(1, 2, figsize=(11, 4.4), layout="constrained")
-    for (label, chosen), colour in zip(found.items(), COLOURS, strict=False):
+    """Draw the series there are, as SVG and PNG, beside their points as CSV; the files. Exponents are printed, too."""
+    points = []
+    for label, chosen in series(rows).items():
         power = exponent([(row["hops"], row["kernel"]) for row in chosen])
-        if power is not None and "folded" not in label:
-            label += f" (hops$^{{{power:.2f}}}$)"
-            print(f"exponent of kernel seconds over message-hops, {label.split(' (')[0]}: {power:.3f}")
-        npus = [row["npus"] for row in chosen]
-        cost.plot(npus, [row["kernel"] for row in chosen], "o-", color=colour, label=label)
-        memory.plot(npus, [row["peak_mb"] for row in chosen], "o-", color=colour)
-    for axes, title, unit in ((cost, "Cost of the engine", "CPU seconds"), (memory, "Largest resident set", "MB")):
-        axes.set(xscale="log", yscale="log", xlabel="NPUs", ylabel=unit, title=title)
-        axes.set_xscale("log", base=2)
-        axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
-    cost.legend(fontsize=8, frameon=False)
-    paths = [out / "cost.svg", out / "cost.png"]
-    figure.savefig(paths[0], metadata={"Date": None})
-    figure.savefig(paths[1], dpi=150)
-    pyplot.close(figure)
-    return paths
+        if power is not None:
+            print(f"exponent of kernel seconds over message-hops, {label}: {power:.3f}")
+        shown = "" if power is None or "folded" in label else f"{power:.2f}"
+        points += [
+            {
+                "series": label,
+                "exponent": shown,
+                "npus": row["npus"],
+                "cpu_s": f"{row['kernel']:.3g}",
+                "peak_MB": f"{row['peak_mb']:.0f}",
+            }
+            for row in chosen
+        ]
+    return figures_of(points, out / "cost.csv")

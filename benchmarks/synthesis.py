@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import resource
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from figure import exponent
+from cost_plots import exponent, figures_of
 
 #: NPUs a side of the square meshes, recorded with all their transfers; and of those that are only counted.
 RECORDED, COUNTED = (8, 12, 16, 24, 32, 48), (8, 12, 16, 24, 32, 48, 64)
@@ -121,35 +120,18 @@ def loop() -> float:
 
 
 def draw(rows: list[dict], out: Path) -> None:
-    """CPU seconds against NPUs, with what they grow as, as SVG and PNG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams["svg.hashsalt"] = "astrasim_py"
-    figure, axes = pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")
-    series = {"transfers recorded": "mesh:", "transfers counted": "counted_mesh:"}
-    for (label, start), colour in zip(series.items(), ("#0072b2", "#d55e00"), strict=True):
+    """CPU seconds against NPUs, with what they grow as, as SVG and PNG, beside the points as CSV."""
+    points = []
+    for label, start in {"transfers recorded": "mesh:", "transfers counted": "counted_mesh:"}.items():
         chosen = sorted((row for row in rows if row["case"].startswith(start)), key=lambda row: row["npus"])
-        if not chosen:
-            continue
-        npus, cost = [row["npus"] for row in chosen], [row["total"] for row in chosen]
-        power = exponent([(n, s) for n, s in zip(npus, cost, strict=True) if n >= 256])
+        power = exponent([(row["npus"], row["total"]) for row in chosen if row["npus"] >= 256])
         if power is not None:
             print(f"exponent of CPU seconds over NPUs, {label}, from 256 NPUs on: {power:.2f}")
-            label += f" (NPUs$^{{{power:.2f}}}$)"
-        axes.plot(npus, cost, "o-", color=colour, label=label)
-    ticks = [4**k for k in range(3, 1 + math.ceil(math.log(max(row["npus"] for row in rows), 4)))]
-    axes.set(xscale="log", yscale="log", xlabel="NPUs of a square mesh", ylabel="CPU seconds of one core")
-    axes.set(title="Cost of synthesizing an all_gather")
-    axes.set_xticks(ticks, [str(tick) for tick in ticks], minor=False)
-    axes.set_xticks([], minor=True)
-    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
-    axes.legend(fontsize=8, frameon=False)
-    figure.savefig(out / "synthesis_cost.svg", metadata={"Date": None})
-    figure.savefig(out / "synthesis_cost.png", dpi=150)
-    pyplot.close(figure)
+        shown = "" if power is None else f"{power:.2f}"
+        points += [
+            {"series": label, "exponent": shown, "npus": row["npus"], "cpu_s": f"{row['total']:.3g}"} for row in chosen
+        ]
+    figures_of(points, out / "synthesis_cost.csv")
 
 
 def main() -> None:

@@ -1,15 +1,14 @@
 """Make anew what the documentation shows: ``python docs/refresh.py WHAT``.
 
-WHAT is ``tutorial``: execute docs/tutorial.ipynb and store its outputs; ``lessons [NAME…]``: run scenarios (minutes)
-and store a figure of each in docs/figures/lessons/; ``compatible``: write the list of docs/compatible.md;
-``presets``: write the tables of docs/reference/presets.md; or ``cli``: write those of docs/cli.md. Needs
-``pip install -e '.[notebook]'``.
+WHAT is ``tutorial``: execute docs/tutorial.ipynb and store its outputs; ``pictures [NAME…]``: draw the pictures of
+docs/figures/, in three CPU minutes for all (see docs/pictures.py); ``compatible``: write the list of
+docs/compatible.md; ``presets``: write the tables of docs/reference/presets.md; or ``cli``: write those of docs/cli.md.
+Needs ``pip install -e '.[notebook]'``.
 """
 
 import base64
 import io
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,8 +19,6 @@ from astrasim_py.system.compatible import DELAYS, NIC, NOISE, SPEEDS, TABLE
 from astrasim_py.topology.hardware import preset_content, preset_names
 
 DOCS = Path(__file__).resolve().parent
-#: Lesson → figure; the first of the scenario for all others.
-FIGURES: dict[str, str] = {}
 
 
 def small(png: bytes, dpi: int = 100) -> bytes:
@@ -56,21 +53,6 @@ def tutorial() -> None:
         "language_info": {"name": "python"},
     }
     nbformat.write(notebook, path)
-
-
-def lessons(names: list[str]) -> None:
-    """Run scenarios and keep one figure of each."""
-    target = DOCS / "figures" / "lessons"
-    target.mkdir(parents=True, exist_ok=True)
-    results = Path("results")
-    for name in names or sorted(path.stem for path in (DOCS.parent / "scenarios").glob("*.yaml")):
-        scenario = DOCS.parent / "scenarios" / f"{name}.yaml"
-        run = [sys.executable, "-m", "astrasim_py", scenario, "--engine", "compiled", "--out", results, "--quiet"]
-        subprocess.run(run, check=True, stdout=subprocess.DEVNULL)
-        figures = sorted((results / name / "figures").glob("*.png"), key=lambda path: path.stat().st_mtime_ns)
-        chosen = next((path for path in figures if path.stem == FIGURES.get(name)), figures[0])
-        (target / f"{name}.png").write_bytes(small(chosen.read_bytes()))
-        print(f"{name}: {chosen.name}, {(target / f'{name}.png').stat().st_size / 1000:.0f} KB")
 
 
 def exclusions() -> str:
@@ -159,6 +141,11 @@ def cli() -> None:
 if __name__ == "__main__":
     what, *names = sys.argv[1:] or [""]
     writers = {"tutorial": tutorial, "compatible": compatible, "presets": presets, "cli": cli}
-    if what not in ("lessons", *writers):
+    if what == "pictures":
+        import pictures
+
+        pictures.refresh(names)
+    elif what in writers:
+        writers[what]()
+    else:
         sys.exit(__doc__)
-    lessons(names) if what == "lessons" else writers[what]()
