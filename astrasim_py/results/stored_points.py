@@ -210,7 +210,8 @@ def earlier_layout(folder: Path) -> str:
     if folder.name == POINTS:  # of a scenario's folder
         return ""
     try:
-        folders = _with_manifest(folder)
+        # What `explore` leaves has a manifest, too, and a table.
+        folders = [name for name in _with_manifest(folder) if not os.path.exists(folder / name / "table.json")]
     except OutputError:
         return ""
     if not folders:

@@ -44,6 +44,8 @@ def test_table_reasons_and_results(capsys, small, tmp_path):
         rows = list(csv.reader(stream))
     assert rows[0][: len(COLUMNS)] == COLUMNS
     table = json.loads((folder / "table.json").read_text())
+    assert main(["results", "list", "--out", str(tmp_path / "r")]) == 0
+    assert capsys.readouterr().err == "", "a table of configurations is no stored point"
     assert table["possible"] == len(table["rows"]) == len(rows) - 1
     assert table["configurations"] == table["possible"] + sum(table["refused"].values())
     assert sum(float(row["step_s"]) > 0 for row in table["rows"]) == len(rows) - 1
