@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 
 import pytest
+
+from astrasim_py.cli.former import renewed
 
 
 @pytest.fixture
@@ -24,3 +28,18 @@ def test_a_command_without_a_table_is_named(page):
 
     with pytest.raises(SystemExit, match=r"table: NAME.*check"):
         filled(page.replace("<!-- table: check -->", "<!-- table: chekc -->"))
+
+
+def test_no_page_spells_a_command_in_a_former_way(repo):
+    pages = [repo / "README.md", *sorted((repo / "docs").rglob("*.md"))]
+    former = []
+    for path in pages:
+        text = path.read_text("utf-8").replace("\\\n", " ")
+        for match in re.finditer(r"(?:python -m astrasim_py|astrasim-py) ([^\n`#>|;)\\]*)", text):
+            try:
+                words = shlex.split(match[1])
+            except ValueError:  # a quotation mark of the text around
+                continue
+            if words and renewed(words) != words:
+                former.append(f"{path.name}: {match[1]}")
+    assert former == []
