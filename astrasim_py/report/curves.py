@@ -154,7 +154,7 @@ def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
     numbers = [n for curve in curves.values() for value in curve.values() for n in value if n is not None]
     scale = scale_of(quantity, numbers, grid.spec.get("scale"), grid.place)
     log = scale.log
-    crosses = look.below and look.line is not None and min(numbers) / scale.factor < 0.999 * look.line
+    edge = look.line if look.below and look.line is not None and min(numbers) < 0.999 * look.line else None
     pens = {series: style.pen(index, len(grid.series)) for index, series in enumerate(grid.series)}
     room = width_of(panels[0]) / max(len(grid.axis.texts), 1)
     shapes = _Shapes(grid, log, look.bars, scale.factor, room)
@@ -182,8 +182,9 @@ def _draw(sheet: Sheet, grid: Grid, quantity: Quantity, look: _Look) -> Drawn:
         grid.title(axes, facet)
         style.label(axes, name_of(grid.x) if grid.x else "", scale.label)
     _finish_y(panels, log, shapes.bars or look.line is None or quantity.gain, look.line)
-    for axes in panels if crosses else ():
-        _name_below(axes, look.line, look.below)
+    if edge is not None:
+        for axes in panels:
+            _name_below(axes, edge, look.below)
     figure.set_figheight(figure.get_figheight() + extra)
     entries = [(handle, names[series]) for series, handle in handles.items() if names[series]]
     if direct:
