@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from astrasim_py.astra_sim import ns3
 from astrasim_py.cli.options import (
+    add,
     complain,
     engine_option,
     engines_text,
@@ -64,7 +65,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--corrected", action="store_true", help="the physics instead of ASTRA-sim's numbers")
     engine_option(parser)
     record_options(parser, default="links")
-    parser.add_argument("--quiet", action="store_true", help="ASTRA-sim's lines only; no warnings, no summary")
+    add(parser, "--quiet")
     format_option(parser)
 
 

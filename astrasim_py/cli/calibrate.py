@@ -8,9 +8,11 @@ collective and ranks. The file is a hardware preset with one more section: name 
 import argparse
 from typing import Any
 
-from astrasim_py.cli.options import check_positive, complain, format_option, make_parent
+from astrasim_py.cli import shared_options
+from astrasim_py.cli.options import add, check_positive, complain, format_option
 from astrasim_py.cli.output import printed
 from astrasim_py.cli.validate_measured import measured_rows
+from astrasim_py.cli.values import make_parent
 from astrasim_py.core.errors import EXIT_OK, UsageError
 from astrasim_py.core.exact_json import json_bytes
 
@@ -18,18 +20,16 @@ from astrasim_py.core.exact_json import json_bytes
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("measured", metavar="MEASURED", nargs="+")
     parser.add_argument("--platform", metavar="NAME", help="rows of this platform, e.g. H100-SXM")
-    parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUES", help="rows with e.g. ranks=2,8")
+    add(parser, "--where")
     parser.add_argument(
         "--hold-out", metavar="ROWS", help="fit without these rows: every-other (size), or e.g. ranks=4"
     )
-    parser.add_argument("--preset", metavar="NAME", help="machine; by default that of the platform")
+    shared_options.add(parser, "--preset", note="that of the platform")
     parser.add_argument("--switch", action="store_true", help="also fit all_reduce in the switch")
     parser.add_argument("--channels", type=int, metavar="N", help="channels of LL; by default found, too")
-    parser.add_argument(
-        "--programs", metavar="FOLDER", help="fit costs of given programs, whose MSCCL-IR files are here"
-    )
-    parser.add_argument("-o", "--output", required=True, metavar="FILE.json", help="the preset with the profile")
-    parser.add_argument("--strict", action="store_true", help="a warning about MEASURED is an error")
+    shared_options.add(parser, "--programs", note="their costs are fitted")
+    shared_options.add(parser, "--output", required=True, note="the preset with the profile, FILE.json")
+    add(parser, "--strict")
     format_option(parser)
 
 

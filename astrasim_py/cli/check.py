@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from astrasim_py.cli.options import each, format_option, scenario_files, scenario_options, strict_option
+from astrasim_py.cli.options import add, each, format_option, scenario_files, scenario_options
 from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import AstraError, CheckFailed, ErrorList, worst
 from astrasim_py.core.units import number_of
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     scenario_options(parser)
-    strict_option(parser)
+    add(parser, "--strict")
     format_option(parser)
 
 

@@ -9,7 +9,7 @@ import argparse
 from decimal import Decimal
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
-from astrasim_py.cli.options import selection_of, table_options, terminal_width
+from astrasim_py.cli.options import add, selection_of, table_options, terminal_width
 from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import UsageError
 
@@ -26,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar=NAME,
         help=f"{NAME_HELP}. Two; @… alone is of the name before it, with its other values",
     )
-    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+    add(parser, "--out")
     table_options(parser)
 
 

@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from astrasim_py.cli import convert_inline
-from astrasim_py.cli.options import format_option, make_parent
+from astrasim_py.cli import convert_inline, shared_options
+from astrasim_py.cli.options import format_option
 from astrasim_py.cli.spelling import quantity
+from astrasim_py.cli.values import make_parent
 from astrasim_py.core.choices import MSCCL_DIALECTS
 from astrasim_py.core.errors import TraceError, UsageError
 from astrasim_py.core.files import named, write_files
@@ -32,20 +33,18 @@ _LISTED = 20
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="IN")
     parser.add_argument("target", metavar="OUT")
-    parser.add_argument("--size", metavar="S", help='state absolute sizes, too, for a full buffer of e.g. "1 MiB"')
-    parser.add_argument(
+    shared_options.add(parser, "--size", note="to state absolute sizes, too")
+    shared_options.add(
+        parser,
         "--dialect",
-        "--msccl-dialect",
         choices=(*_SIZES, *_RUNTIMES),
-        metavar="D",
-        help="of .et: symbolic (sizes in chunks only) or absolute (in bytes only); "
-        "of .xml: classic, azure or rccl, the runtime that it is for (default: as it was read, else classic)",
+        note="as it was read, else classic; of .et: symbolic, sizes in chunks only, or absolute, in bytes only",
     )
-    parser.add_argument("--collective", help="of IN, where it does not say, or says custom")
-    parser.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective, where IN does not say")
-    parser.add_argument("--contract", metavar="FILE", help="what a custom collective must do, in YAML (.et, .npz)")
+    shared_options.add(parser, "--collective", note="where the file does not say, or says custom")
+    shared_options.add(parser, "--root", note="where the file does not say")
+    shared_options.add(parser, "--contract")
     parser.add_argument("--made-for", metavar="S", help="size for which the absolute sizes of IN were made")
-    parser.add_argument("--gzip", action="store_true", help="compress .et files")
+    shared_options.add(parser, "--gzip")
     parser.add_argument("--protocol", choices=("Simple", "LL", "LL128"), help="that a runtime is to use")
     parser.add_argument("--min-bytes", metavar="S", help="least full buffer that a runtime uses the XML for")
     parser.add_argument("--max-bytes", metavar="S", help="largest one")

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from astrasim_py.cli import options, shared_options
 from astrasim_py.cli.output import printed
 from astrasim_py.cli.trace_share import check_apart, groups_beside, write_set
 from astrasim_py.core.errors import UsageError
@@ -16,15 +17,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="IN is a scenario of one point, or a prefix of .et files of a workload: write its traces to a prefix OUT "
         "with the nodes of algorithms in place of collectives",
     )
-    parser.add_argument(
-        "--algorithm",
-        action="append",
-        default=[],
-        metavar="COLLECTIVE=NAME",
-        help="with --inline and traces: what carries out a collective, as under algorithms of a scenario",
-    )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="with --inline: as of run")
-    parser.add_argument("--allow-code", action="store_true", help="a scenario may name Python files, which are run")
+    shared_options.add(parser, "--algorithm", note="with --inline and traces")
+    options.add(parser, "--set", "--allow-code", note="with --inline")
     parser.add_argument("--job", metavar="NAME", help="with --inline: of a scenario of several jobs")
 
 

@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
-from astrasim_py.cli.options import check_positive, complain, engines_text, format_option
+from astrasim_py.cli.options import add, check_positive, complain, engines_text, format_option
 from astrasim_py.cli.output import printed
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the point farthest from its bound; without bounds the slowest, of stuck ones the first",
     )
-    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+    add(parser, "--out")
     parser.add_argument("--lines", type=int, default=None, metavar="N", help="rows of each table")
     format_option(parser)
 

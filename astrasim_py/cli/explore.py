@@ -15,7 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from astrasim_py.cli.options import check_positive, complain, engine_option, fold_text, format_option, look_text
+from astrasim_py.cli import shared_options
+from astrasim_py.cli.options import add, check_positive, complain, engine_option, fold_text, format_option, look_text
 from astrasim_py.cli.output import printed
 from astrasim_py.cli.run import print_failures
 from astrasim_py.core.errors import UsageError
@@ -33,26 +34,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE[@key=value,…]",
         help="behind @ values of the configurations that are meant; @… alone is of the name before it",
     )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. explore.simulate.top=5")
+    add(parser, "--set", note="e.g. explore.simulate.top=5")
     parser.add_argument("--rows", type=int, default=20, metavar="N", help="rows on stdout (20)")
     parser.add_argument("--flops", choices=_FLOPS, default="full", help="how FLOPs are counted (full)")
     question = parser.add_mutually_exclusive_group()
-    question.add_argument(
-        "--explain", action="store_true", help="terms of the closed form and the memory; no simulation"
-    )
+    shared_options.add(question, "--explain")
     question.add_argument("--why-not", action="store_true", help="what is against the configurations of FILE@…")
     question.add_argument("--diff", action="store_true", help="from one configuration's step to another's")
     parser.add_argument("--what-if", action="store_true", help="faster links, memory, FLOPs; more memory; other rings")
-    parser.add_argument("--figures", action="store_true", help="draw figures beside the table, or of --diff")
+    shared_options.add(parser, "--figures", note="of --diff, too")
     parser.add_argument("--calibrate", metavar="ROWS.csv", help="fit constants to measured step times, and use them")
     parser.add_argument("--all", metavar="FILE", help="write every configuration as CSV, refused ones with the reason")
     parser.add_argument("--parquet", metavar="FILE", help="write the table as Parquet, too; needs pyarrow")
     engine_option(parser)
-    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
-    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
-    parser.add_argument("--cluster", metavar="ADDRESS", help="workers of a Dask scheduler, e.g. tcp://host:8786")
-    parser.add_argument("--fresh", action="store_true", help="simulate again")
-    parser.add_argument("--quiet", action="store_true", help="no progress, no notes")
+    add(parser, "--out", "--jobs", "--cluster", "--fresh", "--quiet")
     format_option(parser)
 
 

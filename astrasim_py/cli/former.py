@@ -132,6 +132,13 @@ def _view(words: list[str]) -> list[str]:
     return [*rest[: names[0]], *renewed_points(rest[names[0]], points), *rest[names[0] + 1 :]]
 
 
+def _synthesize(words: list[str]) -> list[str]:
+    names = {"--npus": "--ranks", "--jobs": "--threads", "--schedule": "--write-occupied", "--out": "--output"}
+    for old, new in names.items():
+        words = renamed(old, new)(words)
+    return words
+
+
 #: Former words of commands, in the order in which they are rewritten.
 FORMER_WORDS = (
     FormerWords(
@@ -177,6 +184,29 @@ FORMER_WORDS = (
             ("explore --why-not=tp=8 x.yaml", "explore --why-not x.yaml@tp=8"),
             ("explore x.yaml --diff tp=8 tp=4", "explore x.yaml@tp=8 @tp=4 --diff"),
         ),
+    ),
+    FormerWords(
+        ("synthesize",),
+        _synthesize,
+        (
+            ("synthesize --npus 0-3 --jobs 2", "synthesize --ranks 0-3 --threads 2"),
+            ("synthesize --schedule=s.csv --out a.xml", "synthesize --write-occupied=s.csv --output a.xml"),
+        ),
+    ),
+    FormerWords(
+        ("trace", "synthesize"),
+        renamed("--ranks", "--world-size"),
+        (("trace synthesize out --from x --ranks 8", "trace synthesize out --from x --world-size 8"),),
+    ),
+    FormerWords(
+        ("train",),
+        renamed("--nodes", "--detail"),
+        (("train nobody --nodes fine", "train nobody --detail fine"),),
+    ),
+    FormerWords(
+        ("convert",),
+        renamed("--msccl-dialect", "--dialect"),
+        (("convert a b --msccl-dialect azure", "convert a b --dialect azure"),),
     ),
     FormerWords(
         ("optimize",),

@@ -7,7 +7,8 @@ name of the GPU tells the machine. Exits with 1 if a time is longer than expecte
 import argparse
 import re
 
-from astrasim_py.cli.options import complain, engine_option, format_option
+from astrasim_py.cli import shared_options
+from astrasim_py.cli.options import add, complain, engine_option, format_option
 from astrasim_py.cli.output import printed
 from astrasim_py.cli.validate_measured import measured_rows
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
@@ -15,17 +16,12 @@ from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("measured", metavar="MEASURED", nargs="+", help="measured times of collectives")
-    parser.add_argument("--preset", metavar="NAME", help="machine, a preset or file; by default that of the GPU")
-    parser.add_argument(
-        "--profile", metavar="NAME", help="preset or file of what the library costs; by default --preset"
-    )
+    shared_options.add(parser, "--preset", note="that of the GPU")
+    shared_options.add(parser, "--profile", note="that of the machine")
     parser.add_argument("--tolerance", default="20%", metavar="PERCENT", help="how much longer a time may be (20%%)")
-    parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUES", help="rows with e.g. ranks=2,8")
-    parser.add_argument("--figures", action="store_true", help="draw measured points over the expected curve, in --out")
-    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
-    parser.add_argument("--strict", action="store_true", help="a warning about MEASURED is an error")
+    shared_options.add(parser, "--figures")
+    add(parser, "--where", "--out", "--strict", "--quiet")
     engine_option(parser)
-    parser.add_argument("--quiet", action="store_true", help="no progress, no notes")
     format_option(parser)
 
 

@@ -7,7 +7,8 @@ the best so far (exit code 130). Results: OUT/scenario.yaml with every choice, O
 import argparse
 import os
 
-from astrasim_py.cli.options import SCENARIO, check_positive, complain, engine_option, format_option
+from astrasim_py.cli import shared_options
+from astrasim_py.cli.options import SCENARIO, add, check_positive, complain, engine_option, format_option
 from astrasim_py.cli.output import printed
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.core.errors import EXIT_INTERRUPTED, EXIT_OK, UsageError
@@ -23,18 +24,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar=SCENARIO,
         help="a scenario file, or a scenario that was run; behind @ as many swept values as mean one point",
     )
-    parser.add_argument(
-        "--out", metavar="FOLDER", help="folder of this search, new or its own (results/NAME-optimized)"
-    )
+    add(parser, "--out", default=None, note="of this search alone; results/NAME-optimized")
     parser.add_argument("--over", metavar="KINDS", help="of algorithms,chunks,tiles,buckets,order,priority,placement")
-    parser.add_argument("--budget", metavar="T", help='wall-clock time of the search ("60 s"; none with --evaluations)')
+    shared_options.add(parser, "--budget", note='"60 s"; none with --evaluations')
     parser.add_argument("--evaluations", type=int, metavar="N", help="end after so many candidates: always the same")
-    parser.add_argument("--seed", type=int, default=1, help="of the moves (1)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
-    parser.add_argument("--allow-outside", action="store_true", help="files may lie outside the scenario's folder")
-    parser.add_argument("--allow-code", action="store_true", help="the scenario may name Python files, which are run")
+    shared_options.add(parser, "--seed", default=1, note="1")
+    add(parser, "--set", "--allow-outside", "--allow-code")
     engine_option(parser, default=None)
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    add(parser, "--quiet")
     format_option(parser)
 
 

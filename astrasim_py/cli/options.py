@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from astrasim_py.core.choices import AUTO, ENGINES, FOLDED, LEVELS
-from astrasim_py.core.errors import AstraError, OutputError, UsageError
-from astrasim_py.core.files import make_folders, named
+from astrasim_py.core.errors import AstraError, UsageError
 from astrasim_py.core.units import parse_time
 
 if TYPE_CHECKING:
@@ -23,18 +22,55 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
-_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-#: Numbers of a list.
-_MOST = 2**20
 #: Hops of messages of a point that is run again, to be shown, within a minute.
 _MOST_REPLAYED = 5_000_000
 
 
+#: Options → keywords of `add_argument`.
+Options = Mapping[str, Mapping[str, Any]]
+#: Options that mean the same in every verb that has them; others of this kind are in `cli.shared_options`.
+SHARED: Options = {
+    "--set": {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "override any key; repeatable"},
+    "--allow-outside": {"action": "store_true", "help": "files may lie outside the scenario's folder"},
+    "--allow-code": {"action": "store_true", "help": "the scenario may name Python files, which are run"},
+    "--engine": {
+        "choices": ENGINES, "help": "auto: the one that costs less; both: runs both engines and compares every record"
+    },
+    "--out": {"metavar": "FOLDER", "default": "results", "help": "folder of results (results)"},
+    "--record": {"choices": LEVELS, "help": "how much to record"},
+    "--timeline": {"action": "store_true", "help": "also write timeline.json for Perfetto"},
+    "--ranks": {"metavar": "LIST", "help": "ranks, e.g. 0-3,6"},
+    "--max-events": {"type": int, "metavar": "N", "help": "give up a point after so many events"},
+    "--max-sim-time": {"metavar": "T", "help": 'give up a point after e.g. "10 s" of simulated time'},
+    "--jobs": {"type": int, "metavar": "N", "help": "worker processes (one per core)"},
+    "--cluster": {"metavar": "ADDRESS", "help": "workers of a Dask scheduler, e.g. tcp://host:8786"},
+    "--fresh": {"action": "store_true", "help": "compute again what is stored"},
+    "--strict": {"action": "store_true", "help": "a warning is an error"},
+    "--fold": {"action": "store_true", "default": None, "help": "simulate one rank for all that do the same"},
+    "--quiet": {
+        "action": "store_true", "help": "no progress, no notes; of run and astra-sim no summary unless --format asks"
+    },
+    "--where": {
+        "action": "append", "default": [], "metavar": "CONDITION",
+        "help": 'only rows that meet it: "size>=1 MiB", name=t*, ranks=2,8; repeatable',
+    },
+}  # fmt: skip
+
+
+def add(parser: argparse._ActionsContainer, *names: str, note: str = "", options: Options = SHARED, **own: Any) -> None:
+    """Add shared options. `note`: what holds in this verb, in parentheses behind the help of each. `own`: further
+    keywords of `add_argument`.
+    """
+    for name in names:
+        keywords = {**options[name], **own}
+        if note:
+            keywords["help"] = f"{re.sub(r' [(][^()]*[)]$', '', keywords['help'])} ({note})"
+        parser.add_argument(*(("-o", name) if name == "--output" else (name,)), **keywords)
+
+
 def engine_option(parser: argparse.ArgumentParser, default: str | None = AUTO) -> None:
     """``--engine``; no default: the scenario's."""
-    usual = "the scenario's, else auto" if default is None else default
-    text = f"auto picks the one that costs less; both runs both engines and compares every record ({usual})"
-    parser.add_argument("--engine", choices=ENGINES, default=default, help=text)
+    add(parser, "--engine", note="the scenario's, else auto" if default is None else default, default=default)
 
 
 def format_option(parser: argparse._ActionsContainer, default: str | None = "text") -> None:
@@ -53,13 +89,7 @@ SCENARIO = "SCENARIO.yaml[@key=value,…]"
 
 def table_options(parser: argparse.ArgumentParser) -> None:
     """Which rows of a table, in which order and form."""
-    parser.add_argument(
-        "--where",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help='only such rows; also "size>=1 MiB", name=t*',
-    )
+    add(parser, "--where")
     parser.add_argument("--sort", metavar="COLUMN", help="order of the rows; --sort=-COLUMN: largest first")
     parser.add_argument("--top", type=int, metavar="N", help="only the first N rows")
     format_option(parser, default=None)
@@ -87,9 +117,7 @@ def scenario_options(parser: argparse.ArgumentParser) -> None:
         metavar=SCENARIO,
         help="scenario files, or scenarios that were run; behind @: only the points with these swept values",
     )
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override any key")
-    parser.add_argument("--allow-outside", action="store_true", help="files may lie outside the scenario's folder")
-    parser.add_argument("--allow-code", action="store_true", help="the scenario may name Python files, which are run")
+    add(parser, "--set", "--allow-outside", "--allow-code")
 
 
 def scenario_files(words: Sequence[str], out: str, codes: list[int]) -> dict[str, list[PointName]]:
@@ -103,31 +131,12 @@ def scenario_files(words: Sequence[str], out: str, codes: list[int]) -> dict[str
     return by_file(each(point_names(words, out), lambda name: scenario_file(name, out), codes))
 
 
-def strict_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--strict", action="store_true", help="a warning about a point is an error")
-
-
 def record_options(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
-    parser.add_argument("--record", choices=LEVELS, default=default, help="how much to record")
-    parser.add_argument("--timeline", action="store_true", help="also write timeline.json for Perfetto")
-    parser.add_argument("--ranks", metavar="LIST", help='of the timeline, e.g. "0-3,6"; all by default, up to 100 MB')
-    parser.add_argument("--max-events", type=int, metavar="N", help="give up a point after so many events")
-    parser.add_argument("--max-sim-time", metavar="T", help='give up a point after e.g. "10 s" of simulated time')
-
-
-def number_list(text: str, place: str) -> list[int]:
-    """``0-7,12`` as numbers. Raises UsageError."""
-    numbers: list[int] = []
-    for part in map(str.strip, text.split(",")):
-        match = _RANGE.fullmatch(part)
-        if match is None:
-            raise UsageError(place, f'"{text}" is no list of numbers', "write e.g. 0-7,12")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if last < first or len(numbers) + last - first >= _MOST:
-            raise UsageError(place, f'"{part}" runs backwards, or too far', "write e.g. 0-7,12")
-        numbers += range(first, last + 1)
-    return numbers
+    add(parser, "--out")
+    add(parser, "--record", default=default)
+    add(parser, "--timeline")
+    add(parser, "--ranks", note="of the timeline; all by default, up to 100 MB")
+    add(parser, "--max-events", "--max-sim-time")
 
 
 def timeline_of(args: argparse.Namespace) -> bool | tuple[int, ...]:
@@ -136,6 +145,8 @@ def timeline_of(args: argparse.Namespace) -> bool | tuple[int, ...]:
         return args.timeline
     if not args.timeline:
         raise UsageError("--ranks", "chooses ranks of the timeline", "add --timeline")
+    from astrasim_py.cli.values import number_list
+
     return tuple(sorted(dict.fromkeys(number_list(args.ranks, "--ranks"))))
 
 
@@ -160,15 +171,6 @@ def limits_of(args: argparse.Namespace) -> dict[str, Any]:
 
         limits["max_sim_time_ps"] = quantity(parse_time, args.max_sim_time, "--max-sim-time", "10 ms")
     return limits
-
-
-def make_parent(target: str) -> None:
-    """Make the folder of a file that is to be written. Raises OutputError."""
-    folder = named(target, OutputError).parent
-    try:
-        make_folders(folder)
-    except OSError as error:
-        raise OutputError(target, f"cannot make {folder}: {error.strerror}", "choose a writable place") from None
 
 
 def complain(lines: Iterable[str]) -> None:

@@ -7,13 +7,13 @@ results plot ring_vs_torus@topology=torus_2d,size="1 MiB",model=cut_through,plac
 import argparse
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
-from astrasim_py.cli.options import complain, format_option
+from astrasim_py.cli.options import add, complain, format_option
 from astrasim_py.cli.output import printed
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="+", metavar=NAME, help=NAME_HELP)
-    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+    add(parser, "--out")
     format_option(parser)
 
 

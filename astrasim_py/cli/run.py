@@ -27,16 +27,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     options.scenario_options(parser)
     options.engine_option(parser, default=None)
     options.record_options(parser)
-    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
-    parser.add_argument("--cluster", metavar="ADDRESS", help="workers of a Dask scheduler, e.g. tcp://host:8786")
+    options.add(parser, "--jobs", "--cluster")
     parser.add_argument("--share", metavar="I/N", help="only the I-th of N shares of the points")
-    options.strict_option(parser)
-    parser.add_argument("--fresh", action="store_true", help="compute finished points again")
-    parser.add_argument(
-        "--fold", action="store_true", default=None, help="simulate one rank for all, where all do the same"
-    )
+    options.add(parser, "--strict", "--fresh", "--fold")
     loud = parser.add_mutually_exclusive_group()
-    loud.add_argument("--quiet", action="store_true", help="nothing but errors, and what --format asks for")
+    options.add(loud, "--quiet")
     verbose_help = "also every collective of every point, and all that is known of points that are not done"
     loud.add_argument("-v", "--verbose", action="store_true", help=verbose_help)
     options.table_options(parser)

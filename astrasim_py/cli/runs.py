@@ -4,13 +4,13 @@ import argparse
 from datetime import UTC, datetime
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
-from astrasim_py.cli.options import complain, selection_of, table_options, terminal_width
+from astrasim_py.cli.options import add, complain, selection_of, table_options, terminal_width
 from astrasim_py.cli.output import printed
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar=NAME, help=f"{NAME_HELP}; all scenarios in --out by default")
-    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
+    add(parser, "--out")
     table_options(parser)
 
 

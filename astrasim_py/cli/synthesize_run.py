@@ -4,10 +4,11 @@ import argparse
 from collections.abc import Mapping
 
 from astrasim_py.api import write_algorithm
-from astrasim_py.cli.options import complain, make_parent, number_list
+from astrasim_py.cli.options import complain
 from astrasim_py.cli.output import printed
 from astrasim_py.cli.spelling import quantity
 from astrasim_py.cli.topologies import network_beside, size_matrix, topology_of
+from astrasim_py.cli.values import make_parent, number_list
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.core.choices import MSCCL_DIALECTS
 from astrasim_py.core.errors import EXIT_OK, AlgorithmError, InternalError, UsageError
@@ -44,7 +45,7 @@ MAX_ET = 2**21
 MAX_RECORDED = 2**26
 COUNTED = ("all_gather", "reduce_scatter", "broadcast", "reduce")
 MAX_CHUNKS = 2**20
-_RANGES = {"seed": (0, 2**31 - 1), "rounds": (1, 10**6), "jobs": (1, 1024), "unwind": (1, 2**20)}
+_RANGES = {"seed": (0, 2**31 - 1), "rounds": (1, 10**6), "threads": (1, 1024), "unwind": (1, 2**20)}
 
 
 def run_synthesize(args: argparse.Namespace) -> int:
@@ -60,7 +61,7 @@ def run_synthesize(args: argparse.Namespace) -> int:
             request,
             fresh=args.fresh,
             record=not args.count,
-            jobs=args.jobs,
+            jobs=args.threads,
             progress=lambda state: line.show(_standing(state)),
         )
         line.show(_STAGES["write"])
@@ -80,9 +81,9 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, option)
         if value is not None and not least <= value <= limit:
             raise UsageError(f"--{option}", f"{value} is out of range", f"write {least} to {limit}")
-    if args.count and (args.out or args.schedule or args.figure):
+    if args.count and (args.output or args.write_occupied or args.figure):
         problem = "what is only counted can neither be written nor drawn"
-        raise UsageError("--count", problem, "drop --count, or --out, --schedule and --figure")
+        raise UsageError("--count", problem, "drop --count, or --output, --write-occupied and --figure")
     if args.count and args.exact:
         raise UsageError("--count", "what is only counted cannot be proven", "drop --count, or --exact")
     if args.exact_limit is not None and not args.exact:
@@ -114,10 +115,10 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     limit = LIMIT
     if args.exact_limit is not None:
         limit = quantity(parse_time, args.exact_limit, "--exact-limit", "60 s") / PS_PER_S
-    npus = placement(topology, "linear" if args.npus is None else number_list(args.npus, "--npus"), place="--npus")
+    npus = placement(topology, "linear" if args.ranks is None else number_list(args.ranks, "--ranks"), place="--ranks")
     if args.exact and len(npus) > MAX_RANKS:
         problem = f"{len(npus)} ranks are more than the {MAX_RANKS} of which the fastest schedule is searched"
-        raise UsageError("--exact", problem, "leave it out, or choose a smaller group by --npus")
+        raise UsageError("--exact", problem, "leave it out, or choose a smaller group by --ranks")
     if not limit:
         raise UsageError("--exact-limit", "no time at all", 'write e.g. --exact-limit "60 s"')
     root = (args.root or 0) if promise_of(kind).rooted else None
@@ -193,16 +194,16 @@ def _standing(state: Progress) -> str:
 
 def _writable(args: argparse.Namespace) -> None:
     """Make the folders of what is written, before anything is searched."""
-    for option, suffixes in (("schedule", (".csv",)), ("figure", (".svg", ".png"))):
-        name = getattr(args, option)
+    for option, suffixes in (("write-occupied", (".csv",)), ("figure", (".svg", ".png"))):
+        name = getattr(args, option.replace("-", "_"))
         if name is not None and not name.endswith(suffixes):
             problem = f'"{name}" does not end in {" or ".join(suffixes)}'
             raise UsageError(f"--{option}", problem, f"write e.g. schedule{suffixes[0]}")
-    if args.out is not None and (not args.out or args.out.endswith("/")):
-        raise UsageError("--out", f'"{args.out}" names no file', "write X.npz, X.xml, or the prefix of .et files")
-    if args.dialect is not None and not (args.out or "").endswith(".xml"):
+    if args.output is not None and (not args.output or args.output.endswith("/")):
+        raise UsageError("--output", f'"{args.output}" names no file', "write X.npz, X.xml, or the prefix of .et files")
+    if args.dialect is not None and not (args.output or "").endswith(".xml"):
         raise UsageError("--dialect", "is of MSCCL-IR, which is not written", "write e.g. -o X.xml, or drop it")
-    targets = [target for target in (args.out, args.schedule, args.figure) if target]
+    targets = [target for target in (args.output, args.write_occupied, args.figure) if target]
     if len(set(targets)) < len(targets):
         raise UsageError("--out", "two files of one name", "name them differently")
     for target in targets:
@@ -213,7 +214,12 @@ def _written(result: SynthesisResult, args: argparse.Namespace, original: Topolo
     """Check, write and simulate a schedule: the columns of the result that say so."""
     schedule = result.schedule
     names = ("checked", "verified", "clock", "simulated_ns", "difference_ns", "with_switches_ns", "engine")
-    row: dict = dict.fromkeys(names) | {"out": None, "dialect": None, "schedule": args.schedule, "figure": args.figure}
+    row: dict = dict.fromkeys(names) | {
+        "out": None,
+        "dialect": None,
+        "schedule": args.write_occupied,
+        "figure": args.figure,
+    }
     if not schedule.recorded:
         return row
     # `find` raises if the checker refuses a schedule.
@@ -221,21 +227,21 @@ def _written(result: SynthesisResult, args: argparse.Namespace, original: Topolo
     picture = None if args.figure is None else _drawn(schedule, args.figure.rpartition(".")[2])
     small = schedule.transfers <= MAX_VERIFIED
     algorithm: Algorithm | None = None
-    if args.out is not None or small:
+    if args.output is not None or small:
         clock = {"auto": None, "always": True, "never": False}[args.clock]
         algorithm = emit(schedule, clock=clock)
         row["clock"] = clock_needed(schedule.network) if clock is None else clock
         row["verified"] = _verified(algorithm) if small else None
-    if args.schedule is not None:
-        write_occupancy(args.schedule, schedule)
+    if args.write_occupied is not None:
+        write_occupancy(args.write_occupied, schedule)
     if picture is not None:
         write_file(args.figure, picture, make_folder=True)
-    if args.out is not None and algorithm is not None:
-        row["out"] = _write(args.out, algorithm, schedule.transfers, args.dialect)
-        if args.out.endswith(".xml"):
+    if args.output is not None and algorithm is not None:
+        row["out"] = _write(args.output, algorithm, schedule.transfers, args.dialect)
+        if args.output.endswith(".xml"):
             row["dialect"] = args.dialect or MSCCL_DIALECTS[0]
             # The file has no durations: simulate what it says.
-            algorithm = read_algorithm(args.out)
+            algorithm = read_algorithm(args.output)
             row |= {"clock": False, "verified": _verified(algorithm) if row["verified"] else None}
     if row["verified"] and algorithm is not None:
         row |= _simulated(schedule, algorithm, original)
@@ -253,7 +259,7 @@ def _in_network(result: SynthesisResult, args: argparse.Namespace, algorithm: Al
     model = NetworkModel(model=network.cost.model, link_busy=network.cost.link_busy)
     machine = Problem(topology=topology, jobs=(), network=model)
     better = better_in_network(simulate, machine, algorithm, demand.size, network.npus)
-    if better is not None and args.out is not None and args.out.endswith(".xml"):
+    if better is not None and args.output is not None and args.output.endswith(".xml"):
         complain([f"in the network {better[0].name} takes {ns_number(better[1])} ns; MSCCL-IR has no switches"])
         better = None
     request = Request(
@@ -262,8 +268,8 @@ def _in_network(result: SynthesisResult, args: argparse.Namespace, algorithm: Al
     row = facts_in_network(facts_of(result), request, better)
     if better is None:
         return row
-    if args.out is not None:
-        _write(args.out, better[0], better[0].messages)
+    if args.output is not None:
+        _write(args.output, better[0], better[0].messages)
     return row | {"simulated_ns": row["time_ns"], "difference_ns": 0, "verified": _verified(better[0]), "clock": False}
 
 

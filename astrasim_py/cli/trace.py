@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astrasim_py.cli import trace_convert, trace_edit, trace_share, trace_synthesize
+from astrasim_py.cli import shared_options, trace_convert, trace_edit, trace_share, trace_synthesize
 from astrasim_py.cli.options import format_option
 from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import (
@@ -45,13 +45,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
     lint = action("lint", "check files, dependencies, attributes, and what ranks say of each other")
     lint.add_argument("trace", nargs="+", metavar="TRACE")
-    lint.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; PREFIX.groups.json where it is there")
+    shared_options.add(lint, "--groups")
     stats = action("stats", "counts, bytes by collective, group and peer, operations, depth, critical path")
     stats.add_argument("trace", metavar="TRACE")
-    stats.add_argument("--dependencies", choices=("data", "data+ctrl"))
+    shared_options.add(stats, "--dependencies")
     show = action("show", "nodes as text")
     show.add_argument("trace", metavar="TRACE")
-    show.add_argument("--rank", type=int, default=0)
+    shared_options.add(show, "--rank")
     show.add_argument("--node", type=int, action="append", metavar="ID", help="only this one; may be repeated")
     diff = action("diff", "what differs between two traces")
     diff.add_argument("first", metavar="A")

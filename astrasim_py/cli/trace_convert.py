@@ -6,9 +6,11 @@ import argparse
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from astrasim_py.cli import shared_options
 from astrasim_py.cli.main import Parser
-from astrasim_py.cli.options import complain, format_option, make_parent
+from astrasim_py.cli.options import add, complain, format_option
 from astrasim_py.cli.output import printed
+from astrasim_py.cli.values import make_parent
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
 from astrasim_py.core.exact_json import json_bytes
 from astrasim_py.workload.trace_readers import Conversion, convert, reader_names, trace_reader
@@ -38,10 +40,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         reader = formats.add_parser(name, help=f"see trace convert {name} --help")
         reader.reader = name
         reader.add_argument("target", metavar="OUT", help="prefix of the files to write")
-        reader.add_argument("--gzip", action="store_true", help="compress .et files")
+        shared_options.add(reader, "--gzip")
         reader.add_argument("--allow-partial", action="store_true", help="write what is not to be trusted, too")
-        reader.add_argument("--strict", action="store_true", help="a warning is an error")
-        reader.add_argument("--quiet", action="store_true", help="no progress")
+        add(reader, "--strict", "--quiet")
         format_option(reader)
 
 

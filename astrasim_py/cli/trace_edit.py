@@ -5,9 +5,10 @@ import json
 import re
 from collections.abc import Callable, Iterable
 
-from astrasim_py.cli.options import make_parent, number_list
+from astrasim_py.cli import options, shared_options
 from astrasim_py.cli.output import printed
 from astrasim_py.cli.trace_share import check_apart, read_set, read_with_hints, rule_options, write_set
+from astrasim_py.cli.values import make_parent, number_list
 from astrasim_py.core.errors import EXIT_OK, UnitError, UsageError
 from astrasim_py.core.units import parse_time
 
@@ -17,7 +18,7 @@ MOST_DRAWN = 10_000
 
 def _groups_option(parser: argparse.ArgumentParser) -> None:
     """``--groups`` of several sets."""
-    parser.add_argument("--groups", nargs="+", metavar="FILE", help="of each set, or one of all; else IN.groups.json")
+    shared_options.add(parser, "--groups", nargs="+", note="of each set, or one of all")
 
 
 def _groups(args: argparse.Namespace, sets: int) -> list:
@@ -33,25 +34,25 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     part = action("slice", "a part of a set; what waited for other nodes waits for what these waited for")
     part.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
     part.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
-    part.add_argument("--ranks", metavar="LIST", help='e.g. "0-3,6"; they are numbered anew')
+    options.add(part, "--ranks", note="numbered anew")
     part.add_argument("--time", metavar="FROM:TO", help="nodes that begin in this span of recorded time, µs or units")
     part.add_argument("--layers", metavar="LIST", help="of a model, where nodes say which")
     part.add_argument("--names", metavar="REGEX", help="nodes whose names contain it")
-    part.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; IN.groups.json where it is there")
+    shared_options.add(part, "--groups")
     merge = action("merge", "several sets as one")
     merge.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
-    merge.add_argument("--from", dest="sources", nargs="+", required=True, metavar="IN", help="prefixes of sets")
+    shared_options.add(merge, "--from", note="prefixes")
     text = "on the same ranks, each of which begins a set when it has done the one before; else on ranks of their own"
     _groups_option(merge)
     merge.add_argument("--in-sequence", action="store_true", help=text)
     graph = action("graph", f"the graph of one rank for other programs, up to {MOST_DRAWN} nodes")
     graph.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
     graph.add_argument("target", metavar="OUT.dot|OUT.graphml")
-    graph.add_argument("--rank", type=int, default=0)
+    shared_options.add(graph, "--rank")
     line = action("timeline", "recorded durations as Chrome trace events, for ui.perfetto.dev")
     line.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
     line.add_argument("target", metavar="OUT.json")
-    line.add_argument("--ranks", metavar="LIST", help='e.g. "0-3,6"; all by default, up to 100 MB')
+    options.add(line, "--ranks", note="all by default, up to 100 MB")
     compare = action("compare", "time of a step of two sets on several networks")
     compare.add_argument("first", metavar="A")
     compare.add_argument("second", metavar="B")

@@ -5,9 +5,11 @@ import os
 import secrets
 from collections.abc import Callable
 
-from astrasim_py.cli.options import complain, make_parent
+from astrasim_py.cli import shared_options
+from astrasim_py.cli.options import complain
 from astrasim_py.cli.output import printed
 from astrasim_py.cli.shared_options import gone_option
+from astrasim_py.cli.values import make_parent
 from astrasim_py.core.errors import EXIT_OK, CheckFailed, OutputError, ScenarioError, TraceError, UsageError
 from astrasim_py.core.files import named
 
@@ -26,9 +28,7 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     _input_options(share)
     share.add_argument("--level", required=True, help="strip, hash, skeleton or synthetic: each removes more")
     gone_option(share, "--rel", "is gone with the level quantise", "drop it")
-    share.add_argument(
-        "--seed", type=int, metavar="N", help="the same gives the same bytes; drawn and printed if absent"
-    )
+    shared_options.add(share, "--seed", note="drawn and printed if absent")
     share.add_argument("--scale-secret", action="store_true", help="multiply times and sizes with secret numbers, too")
     share.add_argument(
         "--with-topology",
@@ -48,8 +48,8 @@ def _input_options(parser: argparse.ArgumentParser) -> None:
 def rule_options(parser: argparse.ArgumentParser, groups: bool = True) -> None:
     """Options that say how a set is read and run; without `groups` all but that one."""
     if groups:
-        parser.add_argument("--groups", metavar="FILE", help="JSON of group: [ranks]; IN.groups.json where it is there")
-    parser.add_argument("--dependencies", choices=("data", "data+ctrl"))
+        shared_options.add(parser, "--groups")
+    shared_options.add(parser, "--dependencies")
     parser.add_argument("--dtype-bytes", type=int, metavar="N", help="sizes count elements, of so many bytes")
     parser.add_argument("--macs", action="store_true", help="num_ops counts multiply-accumulates")
     parser.add_argument("--peak", metavar="RATE", help='price of operations, e.g. "312 TFLOP/s"')

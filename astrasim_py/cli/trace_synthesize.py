@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from astrasim_py.cli.options import check_positive, make_parent
+from astrasim_py.cli import shared_options
+from astrasim_py.cli.options import check_positive
 from astrasim_py.cli.output import printed
 from astrasim_py.cli.trace_share import check_apart, read_set, rule_options, write_set
+from astrasim_py.cli.values import make_parent
 from astrasim_py.core.errors import EXIT_OK, TraceError, UnitError, UsageError
 from astrasim_py.core.units import format_time
 
@@ -28,10 +30,9 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
         "synthesize", "make a workload of what is learned of others: blocks drawn from theirs, as many as wanted"
     )
     make.add_argument("target", metavar="OUT", help="prefix of the set to write; groups go to OUT.groups.json")
-    make.add_argument(
-        "--from", dest="sources", nargs="+", required=True, metavar="IN",
-        help="sets, folders of sets, and files of trace learn; of several workloads, the seed takes one",
-    )  # fmt: skip
+    shared_options.add(
+        make, "--from", note="prefixes, folders of sets, files of trace learn; of several workloads, the seed takes one"
+    )
     make.add_argument(
         "--want", nargs="+", default=[], metavar="KIND=NxSIZE",
         help="calls of a rank, e.g. all_reduce=64x40MB, and compute=TIME; takes the workload most like it",
@@ -39,8 +40,8 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     make.add_argument("--repeats", type=int, metavar="N", help="blocks; else as many as there, and the same total time")
     make.add_argument("--size-factor", type=float, default=1.0, metavar="F", help="multiply sizes of calls")
     make.add_argument("--compute-factor", type=float, default=1.0, metavar="F", help="multiply times of compute")
-    make.add_argument("--ranks", type=int, metavar="N", help="other ranks than there, where groups say how")
-    make.add_argument("--seed", type=int, default=0, metavar="N", help="the same gives the same bytes (0)")
+    make.add_argument("--world-size", type=int, metavar="N", help="other ranks than there, where groups say how")
+    shared_options.add(make, "--seed", default=0, note="0")
     rule_options(make)
 
 
@@ -141,7 +142,7 @@ def run_synthesize(args: argparse.Namespace) -> int:
     from astrasim_py.sharing.synthesis_model import SynthesisModel
     from astrasim_py.sharing.synthesize import Goal, choose, synthesize
 
-    check_positive(args, "repeats", "ranks")
+    check_positive(args, "repeats", "world_size")
     for name in ("size_factor", "compute_factor"):
         if not 1e-6 <= getattr(args, name) <= 1e6:
             problem = f"{getattr(args, name)} is no factor"
@@ -156,8 +157,8 @@ def run_synthesize(args: argparse.Namespace) -> int:
     check_apart(args.target, *(prefix for name in args.sources for prefix in _sets(name)))
     model = SynthesisModel(workloads=tuple(each for name in args.sources for each in _learned(name, args).workloads))
     rng = np.random.default_rng(args.seed)
-    names = ("repeats", "size_factor", "compute_factor", "ranks")
-    wanted = Goal(**{name: getattr(args, name) for name in names}, **_wanted(args.want))
+    names = ("repeats", "size_factor", "compute_factor")
+    wanted = Goal(**{name: getattr(args, name) for name in names}, ranks=args.world_size, **_wanted(args.want))
     number, wanted = choose(model.workloads, wanted, rng)
     made = synthesize(model.workloads[number], rng, wanted, Rules().makespan)
     wrong = [each for each in lint(made.traces, made.groups) if each.severity == "error"]

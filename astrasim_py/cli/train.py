@@ -9,7 +9,9 @@ import argparse
 import re
 from pathlib import Path
 
+from astrasim_py.cli import shared_options
 from astrasim_py.cli.options import (
+    add,
     check_positive,
     complain,
     engine_option,
@@ -57,6 +59,7 @@ _OPTIONS = {key: f"--{key.replace('_', '-')}" for key in KEYS} | {
     "sp": "--sp",
     "memory": "--ignore-memory",
     "overlap": '--set "training.overlap={value}"',
+    "nodes": "--detail",
 }
 
 
@@ -65,22 +68,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", default="dgx_h100", metavar="MACHINE", help="list presets; dgx_h100 by default")
     parser.add_argument("--gpus", type=int, metavar="N", help="tp x pp x cp x dp by default, or 8")
     for key, text in KEYS.items():
-        parser.add_argument(f"--{key.replace('_', '-')}", metavar=key[:1].upper(), help=text)
+        parser.add_argument(_OPTIONS[key], dest=key, metavar=_OPTIONS[key][2].upper(), help=text)
     parser.add_argument("--sp", action=argparse.BooleanOptionalAction, help="sequence parallel; with tp by default")
     parser.add_argument(
         "--overlap", metavar="KINDS", help="communication beside computation: tp,dp,ep, or tp=tiles,dp=buckets,ep=tiles"
     )
-    parser.add_argument("--algorithm", action="append", default=[], metavar="COLLECTIVE=BUILDER", help="repeatable")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any key of the scenario")
+    shared_options.add(parser, "--algorithm")
+    add(parser, "--set")
     parser.add_argument("--ignore-memory", action="store_true", help="also what does not fit")
-    parser.add_argument("-o", "--output", metavar="PREFIX", help="write PREFIX.<rank>.et and PREFIX.groups.json")
-    parser.add_argument("--gzip", action="store_true", help="compress them")
-    parser.add_argument("--explain", action="store_true", help="the closed form's terms and the memory; no simulation")
-    parser.add_argument("--fold", action="store_true", default=None, help="simulate one rank for all that do the same")
+    shared_options.add(parser, "--output", metavar="PREFIX", note="PREFIX.<rank>.et and PREFIX.groups.json")
+    shared_options.add(parser, "--gzip", "--explain")
+    add(parser, "--fold")
     engine_option(parser)
     record_options(parser)
-    parser.add_argument("--fresh", action="store_true", help="simulate again")
-    parser.add_argument("--quiet", action="store_true", help="no progress, no notes")
+    add(parser, "--fresh", "--quiet")
     format_option(parser)
 
 
@@ -146,8 +147,8 @@ def _scenario(args: argparse.Namespace) -> tuple:
         strategy = spec.model_validate(tuples(keys), context={"written": True})
     except ValidationError as error:
         mistake = next(mistakes(error))
-        option = mistake.path("").replace("_", "-")
-        place = f"train: --{option}" if option else "train"
+        key = mistake.path("")
+        place = f"train: {_OPTIONS.get(key, '--' + key.replace('_', '-'))}" if key else "train"
         problem = re.sub(r'^"(\w+)" is missing', _missing, mistake.problem)
         raise UsageError(place, problem, mistake.remedy) from None
     npus = args.gpus or 8
@@ -205,7 +206,7 @@ def _algorithm(text: str) -> tuple[str, str]:
 def _write(args: argparse.Namespace, point) -> int:
     from astrasim_py.chakra.et_io import write_prefix
     from astrasim_py.chakra.groups import groups_json
-    from astrasim_py.cli.options import make_parent
+    from astrasim_py.cli.values import make_parent
     from astrasim_py.preparation.prepare import prepare
 
     make_parent(args.output)

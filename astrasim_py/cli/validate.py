@@ -9,10 +9,9 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
-from astrasim_py.cli import validate_measured
-from astrasim_py.cli.options import check_positive, engine_option, engines_text, format_option
+from astrasim_py.cli import shared_options, validate_measured
+from astrasim_py.cli.options import add, check_positive, engine_option, engines_text, format_option
 from astrasim_py.cli.output import printed
-from astrasim_py.cli.shared_options import only_option
 from astrasim_py.cli.validate_training import error_text
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK
 
@@ -22,10 +21,9 @@ SHOWN = 20
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("cases", metavar="CASES.csv", nargs="?", help="by default the packaged set")
-    only_option(parser)
+    shared_options.add(parser, "--only")
     engine_option(parser)
-    parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; one per core by default")
-    parser.add_argument("--quiet", action="store_true", help="no progress")
+    add(parser, "--jobs", "--quiet")
     format_option(parser)
 
 

@@ -8,25 +8,22 @@ import argparse
 import math
 from dataclasses import asdict
 
-from astrasim_py.cli.options import complain, engine_option, format_option
+from astrasim_py.cli import shared_options
+from astrasim_py.cli.options import add, complain, engine_option, format_option
 from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, UsageError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("measured", metavar="MEASURED", nargs="+", help="measured times of collectives")
-    parser.add_argument(
-        "--profile", metavar="NAME", help="preset or file; by default the preset of each row's platform"
-    )
-    parser.add_argument("--where", action="append", default=[], metavar="KEY=VALUES", help="rows with e.g. ranks=2,8")
-    parser.add_argument("--programs", metavar="FOLDER", help="MSCCL-IR files of the given programs that were timed")
+    shared_options.add(parser, "--profile", note="that of each row's platform")
+    add(parser, "--where")
+    shared_options.add(parser, "--programs")
     parser.add_argument("--max-median", type=float, metavar="PERCENT", help="fail if the median error is larger")
     parser.add_argument("--max-p90", type=float, metavar="PERCENT", help="fail if the 90th percentile is larger")
-    parser.add_argument("--figures", action="store_true", help="draw measured points over simulated curves")
-    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
-    parser.add_argument("--strict", action="store_true", help="a warning about MEASURED is an error")
+    shared_options.add(parser, "--figures")
+    add(parser, "--out", "--strict", "--quiet")
     engine_option(parser)
-    parser.add_argument("--quiet", action="store_true", help="no progress")
     format_option(parser)
 
 

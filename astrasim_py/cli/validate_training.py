@@ -7,15 +7,15 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
+from astrasim_py.cli import shared_options
 from astrasim_py.cli.options import format_option
 from astrasim_py.cli.output import printed
-from astrasim_py.cli.shared_options import only_option
 from astrasim_py.core.errors import EXIT_OK
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rows", metavar="ROWS.csv", help="published step times of training")
-    only_option(parser)
+    shared_options.add(parser, "--only")
     format_option(parser)
 
 

@@ -10,7 +10,8 @@ import argparse
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from astrasim_py.cli.options import format_option
+from astrasim_py.cli import shared_options
+from astrasim_py.cli.options import add, format_option
 from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
 from astrasim_py.core.units import number_of
@@ -42,11 +43,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--slots", type=int, metavar="S", help="messages that a connection holds (default: its protocol's, or 2)"
     )
     parser.add_argument("--switch-slots", type=int, metavar="A", help="cells that a switch has (default: all it needs)")
-    parser.add_argument("--collective", help="where the file does not say, or says custom")
-    parser.add_argument("--root", type=int, metavar="RANK", help="of a rooted collective, where the file does not say")
-    parser.add_argument("--contract", metavar="FILE", help="what it must do, in YAML (custom collectives)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of a scenario, as of run")
-    parser.add_argument("--allow-code", action="store_true", help="a scenario may name Python files, which are run")
+    shared_options.add(parser, "--collective", note="where the file does not say, or says custom")
+    shared_options.add(parser, "--root", note="where the file does not say")
+    shared_options.add(parser, "--contract")
+    add(parser, "--set", "--allow-code")
     format_option(parser)
 
 

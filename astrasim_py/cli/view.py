@@ -12,9 +12,11 @@ import sys
 import webbrowser
 from pathlib import Path
 
+from astrasim_py.cli import shared_options
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
-from astrasim_py.cli.options import complain, format_option, number_list
+from astrasim_py.cli.options import add, complain, format_option
 from astrasim_py.cli.output import printed
+from astrasim_py.cli.values import number_list
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +26,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar=NAME,
         help=f"{NAME_HELP}. Two: side by side; @… alone is of the name before it, with its other values",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="the page; page.html by default")
-    parser.add_argument("--out", default="results", metavar="FOLDER", help="folder of all results (results)")
-    parser.add_argument(
-        "--ranks", metavar="LIST", help="that have a row in the Gantt chart, e.g. 0-3,6; all by default"
-    )
+    shared_options.add(parser, "--output", note="page.html")
+    add(parser, "--out")
+    add(parser, "--ranks", note="that have a row in the Gantt chart; all by default")
     parser.add_argument("--open", action="store_true", help="open it in a browser")
     parser.add_argument(
         "--serve", action="store_true", help="show the page over a live engine, on this machine only, until Ctrl-C"

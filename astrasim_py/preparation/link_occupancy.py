@@ -36,7 +36,7 @@ def read_occupancy(path: str | os.PathLike, topology: Topology, place: str = "")
     file, in errors. Raises ScenarioError: not such a file, or one of another topology.
     """
     file_place = f"{place}: {path}" if place else str(path)
-    remedy = "give what synthesize --schedule wrote"
+    remedy = "give what synthesize --write-occupied wrote"
     data = read_regular(path, MAX_HOLDS, ScenarioError, what="a .csv of --schedule", remedy="occupy less")
     try:
         table = read_csv(data)

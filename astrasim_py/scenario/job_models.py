@@ -395,7 +395,9 @@ class Synthesis(StrictModel):
     )
     relays: bool = Field(default=False, description="NPUs outside the group may forward data")
     occupied: tuple[FileName, ...] = Field(
-        default=(), description="files of synthesize --schedule: links that other schedules hold", examples=["[a.csv]"]
+        default=(),
+        description="files of synthesize --write-occupied: links that other schedules hold",
+        examples=["[a.csv]"],
     )
     exact: bool = Field(default=False, description="prove the result, or find a faster one: up to 16 ranks")
     exact_limit: Time = Field(default=60 * PS_PER_S, description="wall-clock time for that", examples=["60 s"])

@@ -121,7 +121,7 @@ def test_compiling_is_told_on_stderr_but_for_quiet_runs(run, capsys, monkeypatch
     assert (out, err) == ("", "astrasim-py: compiling the engine, once\n")
 
 
-def test_options_may_stand_between_names_and_values():
-    for action in ("explain", "compare"):
-        _, args = parse(["results", action, "before", "--out", "elsewhere", "size=1 MiB"])
-        assert (args.names, args.out) == (["before", "size=1 MiB"], "elsewhere")
+def test_options_may_stand_between_names():
+    for action in ("explain", "compare", "plot", "view"):
+        _, args = parse(["results", action, "before", "--out", "elsewhere", "@size=1 MiB"])
+        assert (args.names, args.out) == (["before", "@size=1 MiB"], "elsewhere")

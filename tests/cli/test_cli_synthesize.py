@@ -16,7 +16,7 @@ from astrasim_py.scenario.load import load_scenario
 from astrasim_py.verification.verifier import verify
 
 TORUS = "torus:3x3,bandwidth=50 GB/s,latency=500 ns"
-ASKED = ["--collective", "all_gather", "--size", "9MiB", "--rounds", "3", "--format", "json", "--jobs", "1"]
+ASKED = ["--collective", "all_gather", "--size", "9MiB", "--rounds", "3", "--format", "json", "--threads", "1"]
 KEYS = (
     "topology", "collective", "npus", "chunks", "time_ns", "bound_ns", "efficiency", "optimal", "seconds",
     "transfers", "seed", "verified", "out",
@@ -39,7 +39,7 @@ def synthesize(capsys, *more: str, topology: str = TORUS) -> tuple[int, str, str
 @pytest.mark.slow
 def test_json_and_files(capsys, tmp_path):
     for name in ("a.npz", "a.xml", "prefix"):
-        code, out, _ = synthesize(capsys, "--out", str(tmp_path / name))
+        code, out, _ = synthesize(capsys, "--output", str(tmp_path / name))
         row = json.loads(out)
         assert code == 0 and set(KEYS) <= row.keys()
         assert (row["npus"], row["chunks"], row["transfers"], row["seed"]) == (9, 1, 72, 1)
@@ -54,7 +54,7 @@ def test_what_was_found_before_is_reused_and_fresh_finds_the_same(capsys, tmp_pa
     rows, files = [], []
     for more in ((), (), ("--fresh",)):
         path = tmp_path / f"{len(rows)}.npz"
-        _, out, _ = synthesize(capsys, "--chunks", "2", "--out", str(path), *more)
+        _, out, _ = synthesize(capsys, "--chunks", "2", "--output", str(path), *more)
         rows.append(json.loads(out))
         files.append(path.read_bytes())
     assert [row["reused"] for row in rows] == [False, True, False]
@@ -82,8 +82,8 @@ def test_topologies_are_given_in_many_ways(capsys, tmp_path):
 
 def test_two_tenants_side_by_side(capsys, tmp_path):
     holds = str(tmp_path / "a.csv")
-    alone = json.loads(synthesize(capsys, "--npus", "0-5", "--schedule", holds)[1])
-    after = json.loads(synthesize(capsys, "--npus", "3-8", "--occupied", holds)[1])
+    alone = json.loads(synthesize(capsys, "--ranks", "0-5", "--write-occupied", holds)[1])
+    after = json.loads(synthesize(capsys, "--ranks", "3-8", "--occupied", holds)[1])
     assert after["time_ns"] > alone["time_ns"]
     code, _, err = synthesize(capsys, "--occupied", holds, topology="ring:4,bandwidth=1 GB/s,latency=1 us")
     assert code == 2 and "link" in err
@@ -95,10 +95,13 @@ def test_two_tenants_take_their_claimed_times_together(capsys, tmp_path):
     topology = "mesh:3x3,bandwidth=50 GB/s,latency=500 ns"
     groups = {"a": "0,2,4,6,8", "b": "1,3,5,7"}
     claimed = {}
-    for name, more in (("a", ("--schedule", str(tmp_path / "a.csv"))), ("b", ("--occupied", str(tmp_path / "a.csv")))):
-        out = ("--out", str(tmp_path / f"{name}.npz"), "--npus", groups[name], "--relays")
+    for name, more in (
+        ("a", ("--write-occupied", str(tmp_path / "a.csv"))),
+        ("b", ("--occupied", str(tmp_path / "a.csv"))),
+    ):
+        out = ("--output", str(tmp_path / f"{name}.npz"), "--ranks", groups[name], "--relays")
         claimed[name] = json.loads(synthesize(capsys, *out, *more, topology=topology)[1])
-    alone = json.loads(synthesize(capsys, "--npus", groups["b"], "--relays", topology=topology)[1])
+    alone = json.loads(synthesize(capsys, "--ranks", groups["b"], "--relays", topology=topology)[1])
     assert alone["time_ns"] < claimed["b"]["time_ns"] and alone["bound_ns"] <= claimed["b"]["bound_ns"]
     for second in ("file: b.npz", "synthesize: {relays: true, occupied: [a.csv], rounds: 3}"):
         made = {"a": "file: a.npz", "b": second}
@@ -127,7 +130,7 @@ def test_what_is_unwound_is_simulated_with_and_without_its_switches(capsys):
 def test_everything_written_is_simulated(capsys, tmp_path, topology):
     for collective in ("all_gather", "reduce_scatter", "broadcast", "scatter", "all_to_all"):
         for name in ("a.npz", "prefix", "a.xml"):
-            more = ("--collective", collective, "--out", str(tmp_path / name), "--chunks", "2")
+            more = ("--collective", collective, "--output", str(tmp_path / name), "--chunks", "2")
             code, out, err = synthesize(capsys, *more, topology=topology)
             row = json.loads(out)
             assert code == 0 and row["verified"] is True
@@ -142,7 +145,7 @@ def test_exchanges_of_unequal_blocks(capsys, tmp_path):
     sizes = tmp_path / "sizes.csv"
     sizes.write_text("# by sender\n0, 4 KiB, 8KiB\n4096 0 12288\n\n0,0,0\n")
     args = ["synthesize", "--topology", "ring:3,bandwidth=50 GB/s,latency=500 ns", "--collective", "all_to_all"]
-    args += ["--blocks", str(sizes), "--rounds", "2", "--format", "json", "--out", str(tmp_path / "x.npz")]
+    args += ["--blocks", str(sizes), "--rounds", "2", "--format", "json", "--output", str(tmp_path / "x.npz")]
     assert main(args) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["size_bytes"] == 20480 and row["difference_ns"] == 0
@@ -242,10 +245,10 @@ def test_an_all_reduce_is_counted_as_it_is_found(capsys):
         ((), "torus:3x3", '"bandwidth" is missing'),
         ((), "missing.csv", "cannot be read"),
         ((), "ring:8,bandwidth", "sets nothing"),
-        (("--npus", "0-90"), TORUS, "does not exist"),
-        (("--npus", "5-1"), TORUS, "backwards"),
-        (("--npus", "0,8,1,7"), "ring:9,bandwidth=1 GB/s,latency=1 us", ""),
-        (("--npus", "0,4"), "ring:9,bandwidth=1 GB/s,latency=1 us", "allow relays"),
+        (("--ranks", "0-90"), TORUS, "does not exist"),
+        (("--ranks", "5-1"), TORUS, "backwards"),
+        (("--ranks", "0,8,1,7"), "ring:9,bandwidth=1 GB/s,latency=1 us", ""),
+        (("--ranks", "0,4"), "ring:9,bandwidth=1 GB/s,latency=1 us", "allow relays"),
         (("--chunks", "0"), TORUS, "no number of chunks"),
         (("--rounds", "0"), TORUS, "out of range"),
         (("--budget", "30"), TORUS, "no unit"),
@@ -255,7 +258,7 @@ def test_an_all_reduce_is_counted_as_it_is_found(capsys):
         (("--collective", "all_to_allv"), TORUS, "by --blocks FILE"),
         (("--size", "12"), TORUS, "unit"),
         (("--occupied", "missing.csv"), TORUS, "cannot be read"),
-        (("--count", "--out", "x"), TORUS, "can neither be written"),
+        (("--count", "--output", "x"), TORUS, "can neither be written"),
         (("--count", "--exact"), TORUS, "cannot be proven"),
         (("--exact-limit", "3 s"), TORUS, "add --exact"),
         (("--exact", "--exact-limit", "0 s"), TORUS, "no time"),
@@ -265,9 +268,9 @@ def test_an_all_reduce_is_counted_as_it_is_found(capsys):
         (("--figure", "x.gif"), TORUS, "does not end in"),
         (("--blocks", "m.csv"), TORUS, "keep one"),
         (("--chunks", "1000000"), TORUS, "fit in memory"),
-        (("--npus", "0,0"), TORUS, "listed for ranks"),
-        (("--out", ""), TORUS, "names no file"),
-        (("--schedule", "x.txt"), TORUS, "does not end in .csv"),
+        (("--ranks", "0,0"), TORUS, "listed for ranks"),
+        (("--output", ""), TORUS, "names no file"),
+        (("--write-occupied", "x.txt"), TORUS, "does not end in .csv"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(capsys, more, topology, words):
@@ -281,7 +284,7 @@ def test_what_is_wrong_is_said_in_one_line(capsys, more, topology, words):
 
 def test_an_output_that_cannot_be_written(capsys, tmp_path):
     (tmp_path / "file").write_text("")
-    code, _, err = synthesize(capsys, "--out", str(tmp_path / "file" / "x"))
+    code, _, err = synthesize(capsys, "--output", str(tmp_path / "file" / "x"))
     assert code == 5 and "cannot make" in err
 
 
@@ -318,8 +321,8 @@ def test_xml_is_for_the_runtime_that_is_named(tmp_path, capsys, dialect):
     """The result says which runtime takes the file, and `verify` says the same."""
     out = str(tmp_path / "t.xml")
     options = [] if dialect is None else ["--dialect", dialect]
-    asked = [*ASKED[:6], "--jobs", "1", "--quiet"]
-    assert main(["synthesize", "--topology", TORUS, *asked, "--out", out, *options]) == 0
+    asked = [*ASKED[:6], "--threads", "1", "--quiet"]
+    assert main(["synthesize", "--topology", TORUS, *asked, "--output", out, *options]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     name = {"azure": "Azure's runtime", "rccl": "RCCL"}.get(dialect, "the classic runtime")
     assert line.startswith(f"  for         {name}; ")
@@ -330,11 +333,11 @@ def test_xml_is_for_the_runtime_that_is_named(tmp_path, capsys, dialect):
     else:
         assert "Azure's runtime and RCCL do not take it" in verdict
         assert line.endswith("Azure's runtime and RCCL refuse it: write --dialect azure or --dialect rccl")
-    assert main(["synthesize", "--topology", TORUS, *asked, "--out", out, *options, "--format", "json"]) == 0
+    assert main(["synthesize", "--topology", TORUS, *asked, "--output", out, *options, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["dialect"] == (dialect or "classic")
 
 
 def test_a_dialect_needs_xml(tmp_path, capsys):
     out = str(tmp_path / "t.npz")
-    assert main(["synthesize", "--topology", TORUS, *ASKED, "--out", out, "--dialect", "azure"]) == 2
+    assert main(["synthesize", "--topology", TORUS, *ASKED, "--output", out, "--dialect", "azure"]) == 2
     assert "--dialect: is of MSCCL-IR, which is not written" in capsys.readouterr().err
