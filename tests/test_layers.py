@@ -88,7 +88,9 @@ OPTIONAL = {
     "astrasim_py.engine.fold",
     "astrasim_py.engine.fold_roles",
     "astrasim_py.engine.stuck",
+    "astrasim_py.builders.rails",
     "astrasim_py.preparation.by_dimension",
+    "astrasim_py.preparation.workloads.blocks",
     "astrasim_py.report.arranged_rows",
     "astrasim_py.report.chosen_rows",
     "astrasim_py.report.critical_path",
@@ -100,6 +102,7 @@ OPTIONAL = {
     "astrasim_py.runs.cluster",
     "astrasim_py.runs.jobs",
     "astrasim_py.runs.pool",
+    "astrasim_py.scenario.overrides",
     "astrasim_py.system.noise",
     "astrasim_py.topology.drawing",
     "astrasim_py.topology.edge_list",
@@ -115,6 +118,7 @@ OPTIONAL = {
     "astrasim_py.topology.profile",
     "astrasim_py.topology.topology_files",
     "astrasim_py.topology.unwind",
+    "astrasim_py.verification.contract_bounds",
     "astrasim_py.verification.verifier",
 }
 #: Rooms whose every command must start at once: they import what they run inside functions.

@@ -5,46 +5,15 @@ this way. A message that leaves a node by the NIC of another rank goes to that r
 blog: Doubling all2all performance with NCCL 2.12, 2022): the topology's routes do so.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 
 import numpy as np
 
-from astrasim_py.builders.draft import Arguments, Numbers
+from astrasim_py.builders.paths import Paths, one_way, same, same_lane
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.program.rotation import Rotation
-
-#: ``around(rank, lane, steps)``: the rank so many steps ahead on the path of a lane.
-Around = Callable[[Numbers, Numbers, Numbers], np.ndarray]
-
-
-@dataclass(frozen=True)
-class Paths:
-    """Paths around all ranks, one for each lane: a piece of each shard that travels by itself.
-
-    `lane_at`: number of a rank's lane among the pieces of a shard. `lane_behind`: what the lane is for the rank behind,
-    which sends on it. `channels`: whether lanes are channels of their own.
-    """
-
-    lanes: int
-    around: Around
-    rotation: Rotation | None
-    lane_at: Callable[[np.ndarray, int], Numbers]
-    lane_behind: Callable[[int], int]
-    channels: bool = False
-    pieces: int = 1
-
-    def channel(self, lane: Numbers) -> Arguments:
-        return {"channel": lane // self.pieces} if self.channels else {}
-
-
-def one_way(ranks: int, directions: np.ndarray) -> Paths:
-    """Paths through ranks in their order, each in its direction (1 or -1)."""
-    turn = partial(_turn, ranks, directions)
-    pieces = len(directions) // len(np.unique(directions))
-    return Paths(len(directions), turn, Rotation((ranks,)), _same, _same_lane, pieces=pieces)
 
 
 def through(nodes: Sequence[Sequence[int]], channels: int, pieces: int) -> Paths:
@@ -58,7 +27,7 @@ def through(nodes: Sequence[Sequence[int]], channels: int, pieces: int) -> Paths
         return Paths(lanes, turn, Rotation((width, len(nodes))), partial(_rail, width), behind, channels > 1)
     order = np.array([list(chain(*(from_rail(node, k) for node in nodes))) for k in range(channels)])
     order = order.repeat(pieces, axis=0)
-    return Paths(lanes, partial(_turn_listed, order, np.argsort(order)), None, _same, _same_lane, channels > 1, pieces)
+    return Paths(lanes, partial(_turn_listed, order, np.argsort(order)), None, same, same_lane, channels > 1, pieces)
 
 
 def from_rail(node: Sequence[int], k: int) -> list[int]:
@@ -91,10 +60,6 @@ def check_nodes_of(nodes: object, ranks: int, place: str) -> list[list[int]]:
 # -- how paths continue; functions of the module, because algorithms are sent to other processes
 
 
-def _turn(ranks: int, directions: np.ndarray, rank, lane, steps):
-    return (rank + directions[lane] * steps) % ranks
-
-
 def _turn_listed(order: np.ndarray, place: np.ndarray, rank, lane, steps):
     return order[lane, (place[lane, rank] + steps) % order.shape[1]]
 
@@ -111,11 +76,3 @@ def _rail(width: int, rank, lane):
 
 def _lane_behind(width: int, lane: int) -> int:
     return lane // width * width + (lane + 1) % width
-
-
-def _same(rank, lane):
-    return lane
-
-
-def _same_lane(lane: int) -> int:
-    return lane

@@ -33,7 +33,7 @@ from functools import partial
 import numpy as np
 
 from astrasim_py.builders.draft import NONE, Draft, check_nodes, finish, finish_rotated, previous
-from astrasim_py.builders.rails import Paths, check_nodes_of, one_way, through
+from astrasim_py.builders.paths import Paths, one_way
 from astrasim_py.chakra.schema import MISSING
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.core.errors import AlgorithmError
@@ -75,6 +75,8 @@ def build(
         directions = np.array([1, -1] if bidirectional else [1]).repeat(chunks)
         paths, name = one_way(ranks, directions), "ring_bidirectional" if bidirectional else "ring"
     else:
+        from astrasim_py.builders.rails import check_nodes_of, through
+
         listed = check_nodes_of(nodes, ranks, place)
         if bidirectional or relays:
             noun = "bidirectional" if bidirectional else collective

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         axes = ", ".join(points[0].values)
         raise UsageError(args.source, f"has {len(points)} points, which differ in {axes}", "choose one with --set")
     prepared = prepare(points[0])
-    workload, lost, inlined = inline(prepared.problem, _job(args, [job.name for job in prepared.problem.jobs]))
+    workload, lost, inlined, _ = inline(prepared.problem, _job(args, [job.name for job in prepared.problem.jobs]))
     files = write_set(args, workload)
     warnings, hints = ([*getattr(prepared.notes, name), *getattr(inlined, name)] for name in ("warnings", "hints"))
     say_converted(args, files, sum(map(len, workload.traces)), [*lost], warnings, hints)

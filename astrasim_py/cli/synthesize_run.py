@@ -7,7 +7,7 @@ from astrasim_py.api import write_algorithm
 from astrasim_py.cli.options import complain
 from astrasim_py.cli.output import printed
 from astrasim_py.cli.spelling import quantity
-from astrasim_py.cli.topologies import network_beside, size_matrix, topology_of
+from astrasim_py.cli.topologies import network_beside, topology_of
 from astrasim_py.cli.values import make_parent, number_list
 from astrasim_py.collectives.collective import CUSTOM, collective_name, promise_of
 from astrasim_py.core.choices import MSCCL_DIALECTS
@@ -36,6 +36,7 @@ from astrasim_py.topology.placement import placement
 from astrasim_py.topology.unwind import unwound
 from astrasim_py.verification.bounds import may_reduce
 from astrasim_py.verification.verifier import verify
+from astrasim_py.workload.blocks import read_blocks
 
 #: Transfers up to which the algorithm itself is verified, too: it is executed step by step.
 MAX_VERIFIED = 2**17
@@ -131,7 +132,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
         hint = ", or count them only (--count)" if kind in COUNTED else ""
         raise UsageError("--chunks" if parts > len(npus) else "--topology", problem, f"use fewer chunks or NPUs{hint}")
     occupied = tuple(read_occupancy(file, topology, "--occupied") for file in args.occupied)
-    blocks = None if args.blocks is None else size_matrix(args.blocks, len(npus), "--blocks")
+    blocks = None if args.blocks is None else read_blocks(args.blocks, len(npus), "--blocks", UsageError)
     return Request(
         topology=topology, npus=npus, collective=kind, size=size, chunks=chunks, root=root,
         cost=CostModel(model=args.model, link_busy=args.link_busy), relays=args.relays, occupied=occupied,

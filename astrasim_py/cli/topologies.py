@@ -7,9 +7,8 @@ from pathlib import Path
 
 from astrasim_py.cli.spelling import spelled
 from astrasim_py.core.document import parse_document, read_document
-from astrasim_py.core.errors import TopologyError, UnitError, UsageError
+from astrasim_py.core.errors import TopologyError, UsageError
 from astrasim_py.core.files import read_regular
-from astrasim_py.core.units import parse_size
 from astrasim_py.topology.edge_list import MAX_YAML
 from astrasim_py.topology.from_keys import build
 from astrasim_py.topology.hardware import preset_names
@@ -125,41 +124,3 @@ def _size(shape: str, size: str, place: str) -> dict:
         return {"npus": numbers[0]}
     required = [key for key, field in keys.items() if field.is_required() and key != "shape"]
     raise UsageError(place, f"{shape} has no size {size}", f"write its keys: {', '.join(required)}")
-
-
-#: Largest file of block sizes, bytes, and digits of a size.
-_MOST_MATRIX, _MOST_DIGITS = 2**24, 16
-
-
-def size_matrix(path: str, ranks: int, place: str) -> tuple[tuple[int, ...], ...]:
-    """Block sizes in bytes: a line per sender, a cell per receiver, divided by commas or spaces. A cell is a whole
-    number of bytes, or a size with its unit; ``#`` begins a comment. Raises UsageError: with the line: not a size, or
-    not a square of `ranks`.
-    """
-    data = read_regular(path, _MOST_MATRIX, UsageError, what="a file of block sizes", remedy="use fewer ranks")
-    rows: list[tuple[int, ...]] = []
-    for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), start=1):
-        text = line.partition("#")[0].strip()
-        if not text:
-            continue
-        line_place = f"{place}: {path}:{number}"
-        cells = [cell.strip() for cell in text.rstrip(",").split(",")] if "," in text else text.split()
-        if len(cells) != ranks:
-            problem = f"{len(cells)} sizes, and there are {ranks} ranks"
-            raise UsageError(line_place, problem, "write one size per receiver, divided by commas")
-        row = []
-        for cell in cells:
-            if cell.isascii() and cell.isdecimal() and len(cell) <= _MOST_DIGITS:
-                row.append(int(cell))
-                continue
-            try:
-                row.append(parse_size(cell))
-            except UnitError as error:
-                raise UsageError(line_place, error.problem, 'write bytes, or a size such as "4 KiB"') from None
-        if max(row) >= 2**53:
-            raise UsageError(line_place, f"{max(row)} B", "write less than 2^53 B")
-        rows.append(tuple(row))
-    if len(rows) != ranks:
-        problem = f"{len(rows)} lines of sizes, and there are {ranks} ranks"
-        raise UsageError(f"{place}: {path}", problem, "write one line per sender")
-    return tuple(rows)

@@ -119,8 +119,8 @@ def _scenario(args: argparse.Namespace) -> tuple:
     from astrasim_py.core.document import parse_document
     from astrasim_py.core.strict_model import mistakes, tuples
     from astrasim_py.scenario.load import check_document
+    from astrasim_py.scenario.overrides import apply_override
     from astrasim_py.scenario.schema import Scenario
-    from astrasim_py.scenario.variables import apply_override
     from astrasim_py.topology.hardware import machine
     from astrasim_py.training.models import recommendation_names
     from astrasim_py.training.recommendation import Recommendation

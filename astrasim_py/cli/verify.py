@@ -144,7 +144,9 @@ def _scenario(source: str, args: argparse.Namespace) -> list[tuple[str, object, 
         for number, job in enumerate(prepared.problem.jobs):
             made = inline(prepared.problem, number)
             traces = made.workload.traces
-            verdict = replace(verify_workload(traces), warnings=(*prepared.notes.warnings, *made.notes.warnings))
+            verdict = replace(
+                verify_workload(traces, made.contracts), warnings=(*prepared.notes.warnings, *made.notes.warnings)
+            )
             names = [source, point.name * (len(points) > 1), job.name * (len(prepared.problem.jobs) > 1)]
             found.append((" ".join(filter(None, names)), _Inlined(len(traces)), verdict))
     return found

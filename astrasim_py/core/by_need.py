@@ -1,5 +1,6 @@
 """What is imported when it is needed: a name stands for it until then, as ``module:name``."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -11,6 +12,21 @@ def load(home: str) -> Any:
     """What stands in a module under a name, without a name the module itself; the module is imported now."""
     module, _, name = home.partition(":")
     return getattr(import_module(module), name) if name else import_module(module)
+
+
+class ReadByNeed:
+    """Of a field, in `Annotated`: ``reader(value, info)``, at `home`, is imported when the key is written; `schema` is
+    its JSON Schema.
+    """
+
+    def __init__(self, home: str, schema: Mapping[str, Any]):
+        self.home, self.schema = home, schema
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(lambda value, info: load(self.home)(value, info))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return dict(self.schema)
 
 
 class ByNeed:

@@ -43,3 +43,5 @@ NO_TITLE = ("", "none")
 MSCCL_DIALECTS = ("classic", "azure", "rccl")
 #: Analytical backends of ASTRA-sim; the last is an unmerged branch, for any number of dimensions.
 ASTRA_SIM_BACKENDS = ("congestion_unaware", "congestion_aware", "congestion_aware_multidim")
+#: Groups of items with blocks of unequal sizes: this and the number of the item.
+BLOCKS = "blocks-"

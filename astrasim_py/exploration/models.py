@@ -22,8 +22,8 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.job_models import Builder
 from astrasim_py.scenario.load import LoadedScenario, check_document, placed
+from astrasim_py.scenario.overrides import apply_override
 from astrasim_py.scenario.schema import Scenario
-from astrasim_py.scenario.variables import apply_override
 from astrasim_py.system.compatible import TRAINING_FORM, exclusions
 from astrasim_py.topology.grid import group_dims
 from astrasim_py.topology.hardware import preset_names

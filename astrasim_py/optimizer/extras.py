@@ -56,7 +56,7 @@ def inlined_files(problem: Problem, plan: Plan) -> tuple[dict[str, bytes], list[
             notes.append(f"{heading}: {number_of(plan.row_count, 'node')}, more than {_NODES:,}")
             continue
         try:
-            workload, losses, _ = inline(problem, number)
+            workload, losses, *_ = inline(problem, number)
         except AstraError as error:
             notes.append(f"{heading}: {error.place}: {error.problem}")
             continue

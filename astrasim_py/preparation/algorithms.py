@@ -1,8 +1,8 @@
 """The algorithms of a job: where each comes from is decided once, by what the scenario writes."""
 
-from typing import Any
-
 from astrasim_py.builders.registry import BUILDERS
+from astrasim_py.chakra.workload import Workload
+from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.by_need import load
 from astrasim_py.core.choices import LIBRARIES
 from astrasim_py.core.errors import ScenarioError
@@ -11,6 +11,7 @@ from astrasim_py.core.notes import Notes
 from astrasim_py.preparation.inputs import Preparation
 from astrasim_py.preparation.sources.built import default_built
 from astrasim_py.preparation.sources.source import ScenarioSource
+from astrasim_py.preparation.workloads.section import JobSection
 from astrasim_py.program.selection import AlgorithmTable, Case, When
 from astrasim_py.scenario.job_models import (
     AlgorithmBase,
@@ -43,9 +44,10 @@ def source_of(run: Preparation, spec: AlgorithmBase, topology: Topology, place: 
 
 
 def algorithms_of(
-    run: Preparation, job: Any, key: str, topology: Topology
+    run: Preparation, section: JobSection, workload: Workload
 ) -> tuple[AlgorithmTable, dict[Case, ScenarioSource]]:
     """The algorithm table of a job, and the sources of its cases; those of the scenario where the job has none."""
+    job, key, topology = section.spec, section.key, section.topology
     cases: dict[str, list[Case]] = {}
     sources: dict[Case, ScenarioSource] = {}
     notes = Notes()
@@ -59,7 +61,16 @@ def algorithms_of(
             case = Case(source=source, when=spec.when or When(), place=note_place)
             cases.setdefault(collective, []).append(case)
             sources[case] = source
-    return AlgorithmTable(cases, default_built, notes), sources
+    if not isinstance(job.workload, tuple) or not any(getattr(item.body, "blocks", None) for item in job.workload):
+        return AlgorithmTable(cases, default_built, notes), sources
+    # Unequal blocks are custom collectives, which the cases of all_to_all carry out.
+    chosen: dict[str, bool] = {}
+    listed_cases = [(case, sources[case]) for case in cases.get("all_to_all", ())]
+    blocks = load("astrasim_py.preparation.sources.blocks:block_cases")(section, workload, listed_cases, chosen)
+    table = AlgorithmTable({**cases, CUSTOM: [*blocks, *cases.get(CUSTOM, ())]}, default_built, notes)
+    chosen.update(table.places)
+    table.places = chosen
+    return table, sources
 
 
 def _check_protocol(run: Preparation, spec: AlgorithmBase, place: str) -> None:

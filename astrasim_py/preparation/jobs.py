@@ -61,7 +61,7 @@ def job_of(run: Preparation, topology: Topology, name: str, key: str, spec: Any,
             raise ScenarioError(section.at("ranks"), problem, "write fewer ranks or a larger topology")
         kind = free_npus[:count]
     npus = placement(topology, kind, count, place)
-    table, sources = algorithms_of(run, spec, key, topology)
+    table, sources = algorithms_of(run, section, workload)
     arrival, iterations = getattr(spec, "arrival", 0), getattr(spec, "iterations", 1)
     if iterations > 1 and table.nodes:
         problem = "algorithms are chosen by node, and every iteration numbers nodes anew"

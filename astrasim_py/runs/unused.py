@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.chakra.schema import NodeType
-from astrasim_py.core.choices import BY_DIMENSION, LIBRARIES, PROTOCOLS
+from astrasim_py.core.choices import BLOCKS, BY_DIMENSION, LIBRARIES, PROTOCOLS
 from astrasim_py.scenario.expand import Point
 from astrasim_py.scenario.job_models import AlgorithmSynthesis, Builder, ModelWorkload
 from astrasim_py.system.plan import Plan
@@ -58,7 +58,7 @@ class Use:
             or any(trace.has_column("num_ops") and (trace.column("num_ops") > 0).any() for trace in traces),
             remote=any(np.isin(trace.type, memory).any() for trace in traces),
             messages=plan.messages,
-            called=frozenset(instance.type for instance in calls),
+            called=frozenset("all_to_all" if i.group.startswith(BLOCKS) else i.type for i in calls),
             cases=cases,
             protocols=frozenset(a.protocol for instance in calls for a in instance.algorithms),
             switches=bool(plan.switches),

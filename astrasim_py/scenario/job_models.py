@@ -39,7 +39,7 @@ from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.program.selection import When
 from astrasim_py.workload import items
-from astrasim_py.workload.items import Barrier, Collective, Compute, Memory, RootedCollective, Send
+from astrasim_py.workload.items import AllToAll, Barrier, Collective, Compute, Memory, RootedCollective, Send
 
 if TYPE_CHECKING:
     from astrasim_py.scenario.astra_sim_inputs import AstraSimInputs
@@ -65,7 +65,7 @@ class Item(StrictModel):
     all_reduce: Collective | None = None
     all_gather: Collective | None = None
     reduce_scatter: Collective | None = None
-    all_to_all: Collective | None = None
+    all_to_all: AllToAll | None = None
     broadcast: RootedCollective | None = None
     reduce: RootedCollective | None = None
     gather: RootedCollective | None = None

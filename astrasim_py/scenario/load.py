@@ -124,7 +124,9 @@ def load_scenario(
     """
     if isinstance(scenario, Mapping):
         path = Path(_MAPPING)
-        document = variables.at_once(parse_document(_yaml_text(scenario, _MAPPING), _MAPPING), Mark(_MAPPING))
+        from astrasim_py.scenario.overrides import at_once
+
+        document = at_once(parse_document(_yaml_text(scenario, _MAPPING), _MAPPING), Mark(_MAPPING))
     else:
         path, document = Path(scenario), read_document(scenario)
     if not isinstance(document.data, dict):
@@ -142,16 +144,20 @@ def with_overrides(scenario: LoadedScenario, overrides: Sequence[str] | Mapping[
 
 
 def _overridden(document: Value, overrides: Sequence[str] | Mapping[str, object]) -> Value:
+    if not overrides:
+        return document
+    from astrasim_py.scenario.overrides import apply_override, replace_value
+
     keys = tuple(Scenario.model_fields)
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():
             text = _yaml_text(value, f"overrides {key}")
-            document = variables.replace_value(document, str(key), text, keys, "overrides")
+            document = replace_value(document, str(key), text, keys, "overrides")
         return document
     if isinstance(overrides, str):
         raise UsageError("overrides", "is one text", 'write a list ["KEY=VALUE"] or a mapping {"KEY": value}')
     for text in overrides:
-        document = variables.apply_override(document, text, keys)
+        document = apply_override(document, text, keys)
     return document
 
 

@@ -11,7 +11,7 @@ from itertools import product
 from typing import NamedTuple
 
 from astrasim_py.core.choices import COLLECTIVE_NAMES, PROTOCOLS
-from astrasim_py.core.document import Mark, Value, join, parse_document
+from astrasim_py.core.document import Mark, Value, join
 from astrasim_py.core.errors import AstraError, ScenarioError, UsageError
 from astrasim_py.core.fields import did_you_mean
 
@@ -27,47 +27,6 @@ NAMED = ("topologies", "groups", "jobs", "sweep")
 
 _VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _STEP = re.compile(r"[^.\[\]]+|\[\d+\]")
-
-
-def apply_override(document: Value, text: str, keys: Sequence[str]) -> Value:
-    """The document with one value replaced.
-
-    `text`: ``topologies.ring.npus=16``; the value is read as YAML. `keys`: top-level keys. Raises UsageError: a path
-    that leads nowhere.
-    """
-    path, equals, new_text = text.partition("=")
-    if not equals or not path.strip():
-        raise UsageError(f"--set {text}"[:200], "is not KEY=VALUE", "write e.g. --set topologies.ring.npus=16")
-    return replace_value(document, path.strip(), new_text, keys, "--set")
-
-
-def replace_value(document: Value, path: str, text: str, keys: Sequence[str], source: str) -> Value:
-    """The document with the value at a path replaced by YAML text. `source`: the origin of the text, for places in
-    errors. Raises
-    UsageError: a path that leads nowhere.
-    """
-    place = f"{source} {path}"
-    steps = split_path(path, document)
-    if not steps:
-        raise UsageError(source, "a key is empty", "write e.g. topologies.ring.npus")
-    if unclear := unclear_topology(steps, document):
-        raise UsageError(place, *unclear)
-    if isinstance(document.data, dict) and steps[0] not in (*document.data, *keys):
-        raise UsageError(place, f'"{steps[0]}" is not a key here', did_you_mean(str(steps[0]), keys))
-    canonical = reduce(join, steps, "")
-    value = parse_document(text, place, canonical) if text.strip() else Value(None, Mark(place), canonical)
-    return _put(document, steps, at_once(value, Mark(source)), place)
-
-
-def at_once(value: Value, mark: Mark) -> Value:
-    """The same with one place for everything: the command line and Python values have no lines."""
-    data = value.data
-    if isinstance(data, dict):
-        data = {key: at_once(inner, mark) for key, inner in data.items()}
-        return replace(value, data=data, mark=mark, key_marks=dict.fromkeys(data, mark))
-    if isinstance(data, list):
-        data = [at_once(inner, mark) for inner in data]
-    return replace(value, data=data, mark=mark)
 
 
 def split_path(path: str, document: Value) -> list[str | int]:
@@ -144,7 +103,7 @@ def _spelled_out(value: Value, path: str) -> dict[str, Value]:
     return {}
 
 
-def _put(
+def put(
     value: Value, steps: Sequence[str | int], new: Value, place: str, path: str = "", key_mark: Mark | None = None
 ) -> Value:
     step, rest = steps[0], steps[1:]
@@ -153,7 +112,7 @@ def _put(
     if isinstance(data, list):
         if not isinstance(step, int) or step >= len(data):
             raise UsageError(place, f"{path} is a list of {len(data)}", f"write {path}[0] to {path}[{len(data) - 1}]")
-        inner = _put(data[step], rest, new, place, below, key_mark) if rest else new
+        inner = put(data[step], rest, new, place, below, key_mark) if rest else new
         return replace(value, data=[*data[:step], inner, *data[step + 1 :]])
     if isinstance(step, str) and (data is None or not isinstance(data, dict)):
         data = _spelled_out(value, path) or (data if data is not None and not rest else {})
@@ -162,7 +121,7 @@ def _put(
     if step not in data and path in NAMED and (rest or not isinstance(new.data, dict | list)):
         raise UsageError(place, f'"{step}" is not in {path}', did_you_mean(step, data))
     old = data.get(step, Value({}, new.mark, below))
-    inner = _put(old, rest, new, place, below, key_mark) if rest else new
+    inner = put(old, rest, new, place, below, key_mark) if rest else new
     mark = value.key_marks.get(step, value.mark) if step in data and rest else key_mark or new.mark
     marks = {**value.key_marks, step: mark}
     return replace(value, data={**data, step: inner}, key_marks=marks)
@@ -329,7 +288,7 @@ class Resolver:
                     new, mark = assignment[path], key_mark(self.document, path)
                     try:
                         if steps[1:]:
-                            value = _put(value or Value({}, new.mark, key), steps[1:], new, "", key, mark)
+                            value = put(value or Value({}, new.mark, key), steps[1:], new, "", key, mark)
                         else:
                             value = new
                     except UsageError as error:

@@ -8,7 +8,8 @@ from itertools import islice
 
 import numpy as np
 
-from astrasim_py.collectives.collective import promise_of
+from astrasim_py.collectives.collective import CUSTOM, promise_of
+from astrasim_py.core.by_need import load
 from astrasim_py.core.rows import joined, pointers
 from astrasim_py.core.units import PS_PER_S, format_size
 from astrasim_py.system.plan import Plan
@@ -89,6 +90,8 @@ def _links(plan: Plan, capacities: Capacities) -> int:
     into, out = (np.zeros(plan.problem.topology.npus, dtype=object) for _ in range(2))
     total = 0
     for instance, number in zip(plan.instances.values, np.bincount(plan.instances.which).tolist(), strict=True):
+        if instance.type == CUSTOM:
+            continue  # its own bound has its bytes
         reduced = may_reduce(plan.problem.topology, instance.algorithms)
         need = demand(instance.type, instance.size, len(instance.members), reduced)
         total += number * need.total
@@ -262,7 +265,10 @@ class _LongestPath:
         self.reach(rank, earliest + max(instance.bound, 0))
         npus = tuple(self.plan.npu_of[r] for r in instance.members)
         to_switch = may_reduce(self.plan.problem.topology, instance.algorithms)
-        key = (instance.type, instance.size, instance.root, npus, to_switch)
+        key: tuple[object, ...] = (instance.type, instance.size, instance.root, npus, to_switch)
+        if instance.type == CUSTOM and (key := (*key, *instance.algorithms)) not in self.times:
+            of_contract = load("astrasim_py.verification.contract_bounds:contract_times")
+            self.times[key] = of_contract(instance.algorithms[0], instance.size, self.capacities, npus)
         if key not in self.times:
             self.times[key] = member_times(
                 instance.type, instance.size, self.capacities, npus, instance.root, to_switch=to_switch
@@ -282,7 +288,7 @@ class _LongestPath:
                     end = max(end, starts[position] + out[position])
                 if promise.from_root:
                     end = max(end, starts[instance.root])
-                elif not promise.rooted or position == instance.root:
+                elif (not promise.rooted or position == instance.root) and instance.type != CUSTOM:
                     end = max(end, last)
             self.finish(member, arrivals[member][0], end)
 

@@ -5,7 +5,7 @@ the collective waits for those of them on which no other one waits. Ids ascend a
 then calls. So the workload runs as with the collectives, event for event.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from astrasim_py.chakra.schema import COLUMN_KINDS, MISSING, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import Workload
+from astrasim_py.collectives.contract import Contract
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.notes import Notes
 from astrasim_py.core.rows import pointers
@@ -60,6 +61,7 @@ class Inlined(NamedTuple):
     workload: Workload
     lost: list[str]
     notes: Notes
+    contracts: Mapping[int, Contract]  # of calls of custom collectives, by the number of the call
 
 
 def inline(problem: Problem, job: int = 0) -> Inlined:
@@ -90,7 +92,12 @@ def inline(problem: Problem, job: int = 0) -> Inlined:
     workload = Workload(tuple(traces.setdefault(t.digest(), t) for t in ranks), given.groups, given.name)
     notes = source_notes(plan)
     notes.warnings += size_notes(plan)
-    return Inlined(workload, lost, notes)
+    contracts = {}
+    for index in made.tags:
+        algorithms = plan.instances[plan.instance_at(index)].algorithms
+        if len(algorithms) == 1 and algorithms[0].contract is not None:
+            contracts[index] = algorithms[0].contract
+    return Inlined(workload, lost, notes, contracts)
 
 
 def _refuse(plan: Plan, job: int) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from astrasim_py.collectives.collective import CUSTOM
+from astrasim_py.core.by_need import load
 from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.rows import pointers
@@ -341,8 +342,13 @@ class _Lowering:
         self, request: CollectiveRequest, algorithms: Sequence[Algorithm], npus: tuple[int, ...], *, planned: bool
     ) -> int:
         """Lower bound of a collective call, ps; -1 where none applies, or none is wanted."""
-        if not self.bounds or request.type == CUSTOM:
+        if not self.bounds:
             return -1
+        if request.type == CUSTOM:
+            if len(algorithms) != 1 or algorithms[0].contract is None:
+                return -1
+            contract_bound = load("astrasim_py.verification.contract_bounds:contract_bound_ps")
+            return int(contract_bound(algorithms[0], request.full, self.best, npus))
         if not algorithms:
             return 0 if len(npus) < 2 else -1  # a planner that lets its members do nothing
         # The bound holds for the standard contract only. Absolute sizes may belong to another call, unless a planner

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo
 
-from astrasim_py.core.by_need import load
+from astrasim_py.core.by_need import ReadByNeed, load
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.core.fields import (
     EITHER,
@@ -19,7 +19,6 @@ from astrasim_py.core.fields import (
     ONE,
     SEVERAL,
     Bandwidth,
-    Checked,
     Count,
     FileName,
     Time,
@@ -382,20 +381,12 @@ class Edge(StrictModel):
     directions: Annotated[str, choice("both", "one")] | None = None
 
 
-def _by_need(reader: str, noun: str, example: str) -> Checked:
-    """Of a field that `link_defaults` reads."""
-
-    def check(value: object, info: ValidationInfo) -> object:
-        return load(f"astrasim_py.topology.link_defaults:{reader}")(value, info)
-
-    return Checked(check, {"type": "string", "description": f"a {noun}, e.g. {example}", "examples": [example]})
-
-
 if TYPE_CHECKING:
     from astrasim_py.topology.link_defaults import DefaultLatency, DefaultRate
 else:
-    DefaultRate = Annotated[Any, _by_need("read_rate", "bandwidth", "50 GB/s")]
-    DefaultLatency = Annotated[Any, _by_need("read_latency", "time", "500 ns")]
+    _DEFAULTS = "astrasim_py.topology.link_defaults"
+    DefaultRate = Annotated[Any, ReadByNeed(f"{_DEFAULTS}:read_rate", {"type": "string", "examples": ["50 GB/s"]})]
+    DefaultLatency = Annotated[Any, ReadByNeed(f"{_DEFAULTS}:read_latency", {"type": "string", "examples": ["500 ns"]})]
 
 
 class EdgeList(Shape):

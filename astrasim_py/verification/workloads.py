@@ -21,6 +21,7 @@ from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import COLLECTIVES, CUSTOM, promise_of
+from astrasim_py.collectives.contract import Contract
 from astrasim_py.program.algorithm import Algorithm, without_cells
 from astrasim_py.program.steps import Layout, Steps, steps_of
 from astrasim_py.program.table import Program, Unusable
@@ -38,8 +39,9 @@ def is_inlined(traces: Sequence[ExecutionTrace]) -> bool:
     return any(trace.has_column("inlined_call") for trace in traces)
 
 
-def verify_workload(traces: Sequence[ExecutionTrace]) -> Verdict:
+def verify_workload(traces: Sequence[ExecutionTrace], contracts: Mapping[int, Contract] | None = None) -> Verdict:
     """Verify a workload with its collectives inlined, one trace per rank (`astrasim_py.system.inlining.inline`).
+    `contracts`: of custom collectives, by the number of the call.
 
     A verdict is unknown where a collective does not state its cells or is not inlined. Barriers, which move no data,
     are not judged.
@@ -47,7 +49,7 @@ def verify_workload(traces: Sequence[ExecutionTrace]) -> Verdict:
     examination = Examination([], [])
     examination.fields["slots"] = 0
     with examination.usable():
-        _WorkloadCheck(traces, examination).run()
+        _WorkloadCheck(traces, examination, contracts or {}).run()
     return examination.verdict()
 
 
@@ -135,8 +137,10 @@ class _WrongValue(NamedTuple):
 class _WorkloadCheck:
     """The graph of all ranks, and what is found in it."""
 
-    def __init__(self, traces: Sequence[ExecutionTrace], examination: Examination) -> None:
-        self.traces, self.examination = traces, examination
+    def __init__(
+        self, traces: Sequence[ExecutionTrace], examination: Examination, contracts: Mapping[int, Contract]
+    ) -> None:
+        self.traces, self.examination, self.contracts = traces, examination, contracts
         self.program = Program.of_traces(traces, "data")
         algorithm = Algorithm(name="workload", collective=CUSTOM, ranks=len(traces), traces=Traces.of(traces))
         self.steps = steps_of(algorithm, self.program)
@@ -295,6 +299,7 @@ class _WorkloadCheck:
             payload=payload + more, read_buf=cells["read_buf"], read_off=cells["read_off"],
             write_buf=cells["write_buf"], write_off=cells["write_off"],
             parents=[()] * len(rows), waits=[()] * len(rows), connections=[],
+            contract=None if uses else self.contracts.get(call.number),
             place=lambda i: self.label(call, rows[i]), line=[0] * len(rows), root=call.root, in_place=call.in_place,
             makes=frozenset(len(call.rows) + i for i, use in enumerate(uses) if use.side),
         )  # fmt: skip
@@ -332,7 +337,7 @@ class _WorkloadCheck:
         self.early(part)
         self.stale(part)
         order = None
-        if call.collective == CUSTOM:
+        if part.steps.contract is None and call.collective == CUSTOM:
             self.examination.unknown(f"{call.name} is a custom collective, and nothing says what it must do")
         else:
             order = self.ends(part)

@@ -1,11 +1,25 @@
 """Items of generated workloads, as scenarios and Python code write them."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from astrasim_py.core.fields import EITHER, ONE, SEVERAL, Name, Operations, Rank, Ranks, Size, Speed, Time, whole, wrong
+from astrasim_py.core.by_need import ReadByNeed
+from astrasim_py.core.fields import (
+    EITHER,
+    ONE,
+    SEVERAL,
+    Name,
+    Operations,
+    Rank,
+    Ranks,
+    Size,
+    Speed,
+    Time,
+    whole,
+    wrong,
+)
 from astrasim_py.core.strict_model import StrictModel, example
 
 
@@ -47,6 +61,24 @@ class Collective(Item):
         default=None, description="name of a group, or ranks; all ranks by default"
     )
     root: SkipJsonSchema[RootPosition] = 0
+
+
+_SIZES = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "array"}}]}
+
+
+class AllToAll(Collective):
+    """An all_to_all, of equal blocks or of unequal ones."""
+
+    size: Size = Field(default=0, examples=["64 MiB"])
+    blocks: Annotated[Any, ReadByNeed("astrasim_py.workload.blocks:read_written", _SIZES)] = Field(
+        default=None, description="in place of size: bytes from each rank (row) to each, or a file of them"
+    )
+
+    def _complete(self) -> None:
+        if ("size" in self.model_fields_set) == (self.blocks is not None):
+            if self.blocks is None:
+                raise wrong('"size" is missing', "write e.g. size: 64 MiB, or blocks: sizes.csv")
+            raise wrong("has size and blocks", "drop size")
 
 
 class RootedCollective(Collective):

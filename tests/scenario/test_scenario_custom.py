@@ -22,6 +22,7 @@ from astrasim_py.program.interchange import algorithm_traces
 from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
+from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
 
 SIZE = 2**20
@@ -107,11 +108,15 @@ def test_a_contract_is_an_input_of_the_point(tmp_path):
     assert input_digests(point) != before
 
 
-def test_no_bound_and_no_bus_bandwidth_are_claimed(tmp_path):
-    points(tmp_path, PROMISED.replace(", {custom: {size: 1 MiB, after: shift}}", ""))
+def test_a_bound_follows_from_the_contract_and_no_bus_bandwidth_is_claimed(tmp_path):
+    text = PROMISED.replace(", {custom: {size: 1 MiB, after: shift}}", "")
+    points(tmp_path, text)
     row = run_scenario(load_scenario(tmp_path / "s.yaml"), out=tmp_path / "out", jobs=1).rows[0]
-    assert row["status"] == "done" and row["algbw_GBps"] is not None
-    assert (row["bound_ns"], row["efficiency"], row["busbw_GBps"]) == (None, None, None)
+    assert row["status"] == "done" and row["algbw_GBps"] is not None and row["busbw_GBps"] is None
+    assert 0 < row["bound_ns"] <= row["time_ns"]
+    # An algorithm that nobody has verified may do less.
+    (unknown,) = expand(load_scenario(tmp_path / "s.yaml", ["verify=false"]))
+    assert problem_bound(make_plan(prepare(unknown).problem)) is None
     (table,) = (tmp_path / "out" / "demo").glob("collectives.csv")
     assert "custom" in table.read_text()
 

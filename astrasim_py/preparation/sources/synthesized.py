@@ -18,6 +18,7 @@ from astrasim_py.synthesis.request import Request
 from astrasim_py.system.compatible import SWITCHES, exclusions
 from astrasim_py.system.problem import Problem
 from astrasim_py.verification.bounds import may_reduce
+from astrasim_py.workload.blocks import BlockSizes
 
 
 class Synthesized(ScenarioSource[AlgorithmSynthesis]):
@@ -41,13 +42,18 @@ class Synthesized(ScenarioSource[AlgorithmSynthesis]):
         return tuple(read_occupancy(self.run.path(name, place), self.topology, place) for name in names)
 
     def for_call(self, call: AlgorithmCall) -> Algorithm:
+        return self.for_blocks(call, None)
+
+    def for_blocks(self, call: AlgorithmCall, blocks: BlockSizes | None) -> Algorithm:
+        """The algorithm of a call; with `blocks` of an all_to_all of unequal ones, as a custom collective."""
         options, network, rules = self.spec.synthesize, self.run.spec.network, self.run.spec.semantics
         cost, left_out = planned_cost(network, self.run.spec.nic)
         request = Request(
             topology=self.topology.without_events,  # what will fail is not known when it is made
             npus=call.npus,
-            collective=call.collective,
-            size=call.size,
+            collective=call.collective if blocks is None else "all_to_all",
+            size=call.size if blocks is None else 0,
+            blocks=blocks,
             chunks=options.chunks if isinstance(options.chunks, int) else None,
             root=rooted(call.collective, call.root).get("root"),
             cost=cost,
@@ -66,7 +72,7 @@ class Synthesized(ScenarioSource[AlgorithmSynthesis]):
         algorithm, facts = synthesis.algorithm, synthesis.facts
         machine = Problem(topology=self.topology, jobs=(), network=network, semantics=rules)
         excluded = any(exclusions(machine.parts | {"algorithm": algorithm.name}, (SWITCHES,)))
-        if may_reduce(self.topology) and not self._occupied and not excluded:
+        if may_reduce(self.topology) and not self._occupied and not excluded and blocks is None:
             better = better_in_network(simulate, machine, algorithm, call.size, call.npus)
             algorithm, facts = algorithm if better is None else better[0], facts_in_network(facts, request, better)
         algorithm = self.checked(algorithm, call.collective, call.ranks, call.root)

@@ -8,6 +8,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.preparation.workloads.section import JobSection, refuse_beyond
 from astrasim_py.scenario.job_models import Partition
+from astrasim_py.workload.items import AllToAll
 from astrasim_py.workload.microbenchmarks import generate
 
 
@@ -17,8 +18,13 @@ def generated(job: JobSection) -> Workload:
     groups = {name: members_of(group, ranks) for name, group in job.spec.groups.items()}
     for name, listed in groups.items():
         refuse_beyond(chain(*listed), ranks, job.at(f"groups.{name}"))
+    bodies = [item.body for item in job.spec.workload]
+    if any(isinstance(body, AllToAll) and body.blocks is not None for body in bodies):
+        from astrasim_py.preparation.workloads.blocks import with_blocks
+
+        bodies = with_blocks(job, bodies, ranks, groups)
     try:
-        return generate([item.body for item in job.spec.workload], ranks, groups, name=job.name)
+        return generate(bodies, ranks, groups, name=job.name)
     except ScenarioError as error:
         match = re.match(r"workload(\[\d+\])?", error.place)
         item = "" if match is None else match[0]
