@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import inspect
 import json
 import re
@@ -159,9 +160,10 @@ def test_every_lint_rule_is_described(page, repo):
 def test_every_lesson_is_listed_and_shown(page, repo):
     text = page("lessons.md")
     assert not missing(text, (path.stem for path in (repo / "scenarios").glob("*.yaml")))
-    pictures = re.findall(r"!\[(\w+)\]\(figures/lessons/\1\.png\)", text)
+    pictures = re.findall(r"!\[(\w+)\]\(figures/lessons/\1\.svg\)", text)
     assert len(pictures) == text.count("\n### ")
-    assert all((repo / "docs/figures/lessons" / f"{name}.png").stat().st_size < 40_000 for name in pictures)
+    drawn = [(repo / "docs/figures/lessons" / f"{name}.svg").read_bytes() for name in pictures]
+    assert all(len(gzip.compress(content)) < 40_000 for content in drawn)
 
 
 def test_every_page_is_listed(page, repo):
