@@ -29,6 +29,11 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
 
+    @property
+    def nested(self) -> "argparse._SubParsersAction[Parser] | None":
+        """What holds the parsers of its own actions, if it has any."""
+        return next((action for action in self._actions if isinstance(action, argparse._SubParsersAction)), None)
+
     def complete(self) -> None:
         """Add what is added only once this parser is wanted."""
 
@@ -115,13 +120,16 @@ def _parsed(words: list[str], prog: str) -> tuple[ModuleType, argparse.Namespace
 
         path, verb, rest = command(words)
         module, about = verb.module, verb.about
-    parser = parser_of(path, module, about, prog)
-    if not module or (not rest and parser._subparsers is not None):
+    parser, given = parser_of(path, module, about, prog), argparse.Namespace()
+    while (nested := parser.nested) is not None and rest and rest[0] in nested.choices:
+        setattr(given, nested.dest, rest[0])
+        parser = nested.choices[rest.pop(0)]
+    if not module or (not rest and nested is not None):
         parser.print_help()
         return None
     does = importlib.import_module(f"astrasim_py.cli.{module}")
     mixed = getattr(does, "MIXED", False)  # options may stand between positional arguments
-    return does, parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
+    return does, parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest, given)
 
 
 def _renewed(words: list[str]) -> list[str]:

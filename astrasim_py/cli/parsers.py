@@ -32,7 +32,8 @@ class Command(NamedTuple):
     @property
     def actions(self) -> list[str]:
         """Words of which one may follow, as they are in the table of verbs or in its parser."""
-        return [*(path[-1] for path, _ in commands() if path[:-1] == self.path), *_below(self.parser)]
+        nested = self.parser.nested
+        return [*(path[-1] for path, _ in commands() if path[:-1] == self.path), *(nested.choices if nested else ())]
 
 
 def every_command() -> Iterator[Command]:
@@ -43,12 +44,7 @@ def every_command() -> Iterator[Command]:
 
 def _with_actions(command: Command) -> Iterator[Command]:
     yield command
-    for name, parser in _below(command.parser).items():
+    nested = command.parser.nested
+    for name, parser in nested.choices.items() if nested else ():
         parser.complete()
         yield from _with_actions(Command((*command.path, name), parser.description or "", parser))
-
-
-def _below(parser: argparse.ArgumentParser) -> dict[str, Parser]:
-    """Parsers of the actions that argparse has below one."""
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    return {name: below for group in groups for name, below in group.choices.items()}

@@ -376,6 +376,8 @@ def test_a_group_without_an_action_says_what_its_actions_are(capsys):
         ("measured validate trainings", '"training"'),
         ("list topolgy", '"topology"'),
         ("trace slic a b", '"slice"'),
+        ("trace slice a b --rnks 0", '"--ranks"'),
+        ("trace convert pytorh a", '"pytorch"'),
         ("run s.yaml --record sumary", '"summary"'),
         ("run s.yaml --frsh", '"--fresh"'),
     ],
