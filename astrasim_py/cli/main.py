@@ -172,37 +172,13 @@ def main(argv: Sequence[str]) -> int:
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
             complain([f"stdout cannot be written: {error.strerror}; free some space, or send it elsewhere"])
             return errors.EXIT_OUTPUT
-        if os.environ.get("ASTRASIM_DEBUG") == "1" or _ends(error):
+        from astrasim_py.cli.endings import ends, told
+
+        if os.environ.get("ASTRASIM_DEBUG") == "1" or ends(error):
             raise
-        code, lines = _told(error)
+        code, lines = told(error)
         complain(lines)
         return code
-
-
-def _ends(error: BaseException) -> bool:
-    """Whether an error is of those that are not for us to tell."""
-    if isinstance(error, (Exception, KeyboardInterrupt, SystemExit)):
-        return False
-    from astrasim_py.core.registry import stops
-
-    return stops(error)
-
-
-def _told(error: BaseException) -> tuple[int, list[str]]:
-    """The exit code of an error, and the lines to print."""
-    if isinstance(error, errors.AstraError):
-        return error.exit_code, error.lines()
-    if isinstance(error, KeyboardInterrupt):
-        return errors.EXIT_INTERRUPTED, ["interrupted"]
-    if isinstance(error, MemoryError):
-        return errors.EXIT_INTERNAL, ["out of memory; use fewer NPUs, a lower --record level or --jobs 1"]
-    from astrasim_py.core.registry import own_failure
-
-    if reason := own_failure(error):
-        return errors.EXIT_USAGE, [reason]
-    text = " ".join(f"{type(error).__name__}: {error}".split())
-    problem = "this is a defect of astrasim_py, please report it (ASTRASIM_DEBUG=1 shows where)"
-    return errors.EXIT_INTERNAL, [f"{problem}: {text}"]
 
 
 #: Characters of our texts that a stream may be unable to encode, and the ASCII for them, of the same width.
