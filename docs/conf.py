@@ -13,6 +13,7 @@ from sphinx.errors import ExtensionError
 
 sys.path.insert(0, str(Path(__file__).parent))
 import expanded
+import torus_page
 
 project = "astrasim_py"
 copyright = "the astrasim_py developers"
@@ -85,6 +86,12 @@ def _ask_nobody(app, error: Exception | None) -> None:
             raise ExtensionError(f"{page.name} loads {loaded[0]}")
 
 
+def _view(app) -> None:
+    """The page of a run that index.md shows."""
+    torus_page.write_page(Path(app.outdir) / "torus.html")
+
+
 def setup(app) -> None:
+    app.connect("builder-inited", _view)
     app.connect("source-read", _read)
     app.connect("build-finished", _ask_nobody)

@@ -2,8 +2,9 @@
 
 WHAT is ``tutorial``: execute docs/tutorial.ipynb and store its outputs; ``pictures [NAME…]``: draw the pictures of
 docs/figures/, in three CPU minutes for all (see docs/pictures.py); ``compatible``: write the list of
-docs/compatible.md; ``presets``: write the tables of docs/reference/presets.md; or ``cli``: write those of docs/cli.md.
-Needs ``pip install -e '.[notebook]'``.
+docs/compatible.md; ``presets``: write the tables of docs/reference/presets.md; ``cli``: write those of docs/cli.md;
+or ``pages``: take pictures of the page of `view`, in Chromium (see docs/torus_page.py). Needs ``pip install -e
+'.[notebook]'``, for ``pages`` ``'.[test]'``.
 """
 
 import base64
@@ -138,9 +139,17 @@ def cli() -> None:
     path.write_text(filled(path.read_text("utf-8")), "utf-8")
 
 
+def pages() -> None:
+    """Take pictures of the page of `view`."""
+    import torus_page
+
+    for name, png in torus_page.pictures():
+        (DOCS / "figures" / name).write_bytes(small(png))
+
+
 if __name__ == "__main__":
     what, *names = sys.argv[1:] or [""]
-    writers = {"tutorial": tutorial, "compatible": compatible, "presets": presets, "cli": cli}
+    writers = {"tutorial": tutorial, "compatible": compatible, "presets": presets, "cli": cli, "pages": pages}
     if what == "pictures":
         import pictures
 

@@ -102,7 +102,7 @@ function drawBars(context, run, x, view, row) {
     // A receive is posted long before its message comes.
     context.globalAlpha = kind === "recv" ? 0.35 : 1;
     // Whole pixels: thin rows look alike.
-    context.fillRect(begin, Math.round(y), Math.max(wide, 0.5), Math.max(Math.round(y + bar) - Math.round(y), 1));
+    context.fillRect(begin, Math.round(y), Math.max(wide, 0.5), Math.max(Math.floor(bar), 1));
     context.globalAlpha = 1;
     const text = bars.names[bars.name[i]];
     if (bar < 10 || !text || wide < 3 * text.length || context.measureText(text).width > wide - 6) continue;

@@ -160,7 +160,7 @@ function draw() {
   follow();
   by("now").textContent = `${timeText(state.time)} of ${timeText(state.span)}, event ${eventsUntil(state.time)} of ${state.moments.length}`;
   by("time").value = String(Math.round((10000 * state.time) / state.span));
-  const room = Math.max(document.documentElement.clientHeight, 480) * (document.body.classList.contains("present") ? 0.32 : 0.36);
+  const room = Math.max(document.documentElement.clientHeight, 400) * (document.body.classList.contains("present") ? 0.32 : 0.36);
   by("runs").style.setProperty("--gantt", `${Math.ceil(Math.min(room, Math.max(...state.runs.map(ganttHeight)) + 2))}px`);
   state.runs.forEach((run, index) => {
     const mine = state.of === index ? state.chosen : null;

@@ -5,7 +5,7 @@ import { PALETTE, STEPS, colours, font, lookOf, prepared, stepOf, zoom } from ".
 
 const MARGIN = 28;
 /** How much a link is bent: the part of its length by which its middle stands aside, twice. */
-const BENDS = [0.09, 0.16, 0.22, 0.3, 0.4];
+const BENDS = [0.09, 0.16, 0.22, 0.26, 0.32, 0.4];
 /** More links × vertices than this are all bent alike. */
 const MOST_PAIRS = 2_000_000;
 

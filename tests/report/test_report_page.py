@@ -426,6 +426,17 @@ def test_large_type_for_a_projector(page, folder):
 
 
 @pytest.mark.slow
+def test_as_part_of_another_page(page, folder):
+    """A run alone, in the little room that a page of documentation has: still with controls, network and chart."""
+    page.set_viewport_size({"width": 720, "height": 420})
+    page.goto((folder / "one.html").as_uri() + "#embed")
+    page.wait_for_selector("body[data-ready]")
+    drawn(page)
+    assert in_sight(page) == ["large"] and not page.is_visible("#legend")
+    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+
+
+@pytest.mark.slow
 def test_the_legend_says_what_colours_mean(page, folder):
     shown(page, folder / "one.html")
     legend = page.inner_text("#legend")
