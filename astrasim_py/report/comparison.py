@@ -86,8 +86,8 @@ def multiple_text(time: int, reference: int) -> str:
 
 
 def _quantities(values: Iterable[str]) -> bool:
-    """Whether swept values are sizes, counts, … ("4 GPUs", too), not names of what is compared."""
-    return any(value_order(value)[0] != TEXTS for value in values) or all(value[:1].isdigit() for value in values)
+    """Whether swept values are sizes, counts, … ("4 GPUs", too), not names of what is compared, nor both."""
+    return all(value_order(value)[0] != TEXTS or value[:1].isdigit() for value in values)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,6 +76,12 @@ def test_larger_machines_are_not_compared_with_smaller_ones():
     assert lines[0] == "time by nodes and size" and lines[-1].split() == ["16", "16", "ns", "32", "ns"]
 
 
+def test_a_name_among_quantities_makes_alternatives_of_them():
+    column = multiples([row(10, flap="none"), row(20, flap="1 ms")])
+    assert column is not None and column.cells == ["1.00×", "2.00×"]
+    assert multiples([row(10, n="4 GPUs"), row(20, n="8 GPUs")]) is None
+
+
 def test_counts_on_one_machine_are_alternatives():
     lines = comparison_text(swept(lambda tp, pp: 100 * tp + pp, tp=(1, 2), pp=(1, 2))).splitlines()
     assert lines[0] == "the fastest tp and pp has its time, others a multiple of it"
