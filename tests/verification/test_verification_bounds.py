@@ -14,14 +14,22 @@ from hypothesis import strategies as st
 import astrasim_py as ap
 from astrasim_py.builders.registry import ALGORITHMS, build
 from astrasim_py.collectives.collective import COLLECTIVES, promise_of
-from astrasim_py.engine.simulation import simulate
+from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
-from astrasim_py.verification.bounds import Capacities, closed_form_ps, cut_demand, demand, lower_bound_ps
+from astrasim_py.verification.bounds import (
+    Capacities,
+    closed_form_ps,
+    cut_demand,
+    demand,
+    lower_bound_ps,
+    routed_bound_ps,
+    routed_rates,
+)
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
@@ -61,6 +69,12 @@ def simulated(a: Algorithm, size: int, topology, npus, model: str) -> int:
     return records.makespan
 
 
+def routed(collective: str, size: int, topology, npus, root: int) -> int:
+    """The bound by the routes between the members of a group."""
+    rates = routed_rates(topology, npus)
+    return 0 if rates is None else routed_bound_ps(collective, size, rates, root)
+
+
 @pytest.mark.parametrize(("algorithm", "collective"), ALL)
 @pytest.mark.parametrize("model", ["cut_through", "store_and_forward"])
 def test_no_simulated_time_is_below_the_bound(algorithm, collective, model):
@@ -75,7 +89,9 @@ def test_no_simulated_time_is_below_the_bound(algorithm, collective, model):
         npus = tuple(np.roll(np.arange(n), i).tolist())
         for size in ((1, 1_000_003), (4, 1000), (5, 48_000))[i % 3]:
             bound = lower_bound_ps(collective, size, topology, npus, a.root or 0)
-            assert bound <= simulated(a, size, topology, npus, model), (topology.shape, size)
+            assert max(bound, routed(collective, size, topology, npus, a.root or 0)) <= simulated(
+                a, size, topology, npus, model
+            ), (topology.shape, size)
 
 
 @settings(max_examples=40)
@@ -93,13 +109,16 @@ def test_no_random_case_is_below_the_bound(data):
                 shapes.Ring(npus=2 * n, **LINK).build(),
                 shapes.Mesh(dims=[n + 1], bandwidth=GB, latency=7).build(),
                 made,
+                shapes.Dgx(
+                    nvlink_bandwidth=RATE, nvlink_latency=9, nodes=n, npus=2, nic_bandwidth=5 * GB, nic_latency=ALPHA
+                ).build(),
             ]
         )
     )
     npus = data.draw(st.permutations(range(topology.npus)))[:n]
     a = build(algorithm, collective, n, root=root)
-    bound = lower_bound_ps(collective, size, topology, npus, root or 0)
-    assert bound <= simulated(a, size, topology, npus, "cut_through")
+    bounds = [bound(collective, size, topology, npus, root or 0) for bound in (lower_bound_ps, routed)]
+    assert max(bounds) <= simulated(a, size, topology, npus, "cut_through")
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8, 16])
@@ -128,6 +147,19 @@ def test_the_bound_is_met_where_an_algorithm_is_optimal():
     # A barrier: the longest way somebody must hear over.
     assert lower_bound_ps("barrier", 0, shapes.Ring(npus=8, **LINK).build(), range(8)) == 4 * ALPHA
     assert lower_bound_ps("broadcast", 0, shapes.Mesh(dims=[8], **LINK).build(), range(8), 2) == 5 * ALPHA
+
+
+def test_a_group_over_nodes_is_bound_by_the_nic_of_each_member():
+    """One GPU of each node: the NVLink of a node carries nothing, and the ring of the NICs is optimal."""
+    topology = ap.build_topology(preset="dgx_h100", nodes=8)
+    npus, size = tuple(range(3, 64, 8)), 2**30
+    bound = routed("all_reduce", size, topology, npus, 0)
+    assert bound == 2 * 7 * size * 10**12 // (8 * 50 * 10**9) + 1_350_000
+    assert lower_bound_ps("all_reduce", size, topology, npus) < bound / 9
+    ring = build("ring", "all_reduce", 8).with_verdict(True)
+    assert bound <= simulated(ring, size, topology, npus, "cut_through") < 1.001 * bound
+    (instance,) = plan_for(ap.collective("all_reduce", size, topology, npus=npus, algorithm=ring)).instances.values
+    assert instance.bound == bound
 
 
 def test_a_thin_cut_bounds_the_time():
