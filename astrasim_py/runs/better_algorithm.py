@@ -42,6 +42,8 @@ _CANDIDATES = (
     "{builder: hierarchical, chunks: 8}",
     "{builder: double_binary_tree, chunks: 16}",
 )
+#: Candidates for runs of many calls.
+_FEW = 4
 #: Of switches that the scenario says to reduce.
 _IN_SWITCHES = ("nvls", "{builder: switch_tree, chunks: 64}")
 #: Least share of a run's time that is worth a line.
@@ -177,7 +179,11 @@ def _priced(calls: _DefaultCalls) -> list[tuple[str, int]]:
     topology, priced = calls.of.topology, []
     rate = max(Capacities(topology).egress, default=None)
     alpha = int(topology.latency_ps.min()) if topology.links else 0
-    for text in (*_CANDIDATES, *(_IN_SWITCHES if may_reduce(topology) else ())):
+    # A run of many calls, whose plan takes long, tries the first few.
+    candidates = (
+        (*_CANDIDATES, *(_IN_SWITCHES if may_reduce(topology) else ())) if calls.are_all else _CANDIDATES[:_FEW]
+    )
+    for text in candidates:
         least = 0
         if rate and (text, calls.collective) in CLOSED_FORMS and calls.are_all:
             with suppress(AstraError):  # not defined for such a call
@@ -196,7 +202,7 @@ def _time_with(of: SimulatedPoint, chosen: Mapping[str, str], most_ps: int) -> i
     with suppress(AstraError):
         limits = Limits(max_sim_time_ps=most_ps)
         problem = prepare(replace(of.point, config=config), limits=limits, kept=of.kept).problem
-        plan = plan_for(problem, AUTO, fold=fold)
+        plan = plan_for(problem, AUTO, fold=fold, bounds=False)
         records = simulate(plan, engine=AUTO if fold else take_engine(plan, AUTO, 1), level="summary", fold=fold)
         if records.outcome.status == "done":
             return records.makespan
