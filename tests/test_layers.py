@@ -73,6 +73,7 @@ BY_NEED = {"training", "pytorch", "sharing", "measured", "msccl", "synthesis", "
 #: Modules by which only some runs are done.
 OPTIONAL = {
     "astrasim_py.builders.bruck",
+    "astrasim_py.builders.rails",
     "astrasim_py.builders.split",
     "astrasim_py.builders.switch_trees",
     "astrasim_py.chakra.attributes",
@@ -88,7 +89,6 @@ OPTIONAL = {
     "astrasim_py.engine.fold",
     "astrasim_py.engine.fold_roles",
     "astrasim_py.engine.stuck",
-    "astrasim_py.builders.rails",
     "astrasim_py.preparation.by_dimension",
     "astrasim_py.preparation.workloads.blocks",
     "astrasim_py.report.arranged_rows",
@@ -119,6 +119,7 @@ OPTIONAL = {
     "astrasim_py.topology.topology_files",
     "astrasim_py.topology.unwind",
     "astrasim_py.verification.contract_bounds",
+    "astrasim_py.verification.routed_bounds",
     "astrasim_py.verification.verifier",
 }
 #: Rooms whose every command must start at once: they import what they run inside functions.

@@ -28,14 +28,13 @@ from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import Repeated
 from astrasim_py.system.routes import Traffic
 from astrasim_py.topology.model import Topology
-from astrasim_py.verification.bounds import lower_bound_ps, may_reduce, routed_bound_ps, routed_rates
+from astrasim_py.verification.bounds import lower_bound_ps, may_reduce
 
 if TYPE_CHECKING:
     from astrasim_py.dialects.library.lower_costs import LibraryCosts
     from astrasim_py.dialects.switches.lower import SwitchRanks
+    from astrasim_py.verification.routed_bounds import RoutedRates
 
-#: Groups from so many members on are not bounded by the routes between each two of them.
-_ROUTED = 129
 #: ``choose(problem, ways, size, npus) -> the fastest way`` for a full buffer of `size` bytes on NPUs in their order.
 Chooser = Callable[[Problem, Sequence[Way], int, tuple[int, ...]], Way]
 
@@ -134,7 +133,7 @@ class _Lowering:
         self.values: list[Instance] = []
         self.which: list[np.ndarray] = []
         self.call, self.lower_bound = cache(self._call), cache(self._lower_bound)
-        self.routed_rates = cache(routed_rates)
+        self.routed_rates = cache(self._routed_rates)
         self.charged, self.by_blocks = cache(self._charged), cache(self.programs.by_blocks)
         self._phases: dict[tuple, tuple[tuple[CollectiveCall, ...], Mapping[int, int]]] = {}
         self._connections: dict[tuple[Algorithm, int], Connections] = {}
@@ -363,12 +362,18 @@ class _Lowering:
 
     def _lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...], switches: bool) -> int:
         least = lower_bound_ps(kind, size, self.best, npus, root, switches=switches)
-        network, topology = self.problem.network, self.problem.topology
-        are_fixed = not (topology.routing.ecmp or topology.events or network.profile is not None)
-        if switches or not are_fixed or not 1 < len(npus) < min(topology.npus, _ROUTED):
+        topology = self.problem.topology
+        if switches or self.problem.network.profile is not None or not 1 < len(npus) < topology.npus:
             return least
-        rates = self.routed_rates(topology, npus)
+        from astrasim_py.verification.routed_bounds import routed_bound_ps
+
+        rates = self.routed_rates(npus)
         return least if rates is None else max(least, routed_bound_ps(kind, size, rates, root))
+
+    def _routed_rates(self, npus: tuple[int, ...]) -> "RoutedRates | None":
+        from astrasim_py.verification.routed_bounds import routed_rates
+
+        return routed_rates(self.problem.topology, npus)
 
     @cached_property
     def best(self) -> Topology:

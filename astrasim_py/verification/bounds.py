@@ -296,7 +296,7 @@ class Capacities:
         return reach
 
 
-def _ps(nbytes: int, rate: Fraction) -> int:
+def time_at_ps(nbytes: int, rate: Fraction) -> int:
     """Bytes at a rate, rounded down: a bound must not exceed the truth."""
     return nbytes * PS_PER_S * rate.denominator // rate.numerator if rate else 0
 
@@ -323,7 +323,7 @@ def member_times(
         (need.egress, capacities.egress, capacities.first_link if to_switch else capacities.near_out),
     ):
         by_kind = [
-            [_ps(nbytes, rate) + latency if nbytes else 0 for rate, latency in zip(rates, near, strict=True)]
+            [time_at_ps(nbytes, rate) + latency if nbytes else 0 for rate, latency in zip(rates, near, strict=True)]
             for nbytes in volumes
         ]
         times = [by_kind[1][kind] for kind in kinds]
@@ -366,11 +366,11 @@ def lower_bound_ps(
         nearest = min(
             capacities.near_in[kind] for kind in np.flatnonzero(np.bincount(capacities.kind[members])).tolist()
         )
-        best = max(best, nearest + _ps(need.total, capacities.rate_in(members)))
+        best = max(best, nearest + time_at_ps(need.total, capacities.rate_in(members)))
     for inside, rate_out, rate_in in capacities.cuts:
         count = int(inside[members].sum())
         over, back = cut_demand(collective, size, n, count, bool(inside[npus[root]]))
-        best = max(best, _ps(over, rate_out), _ps(back, rate_in))
+        best = max(best, time_at_ps(over, rate_out), time_at_ps(back, rate_in))
     spread = list(npus) if n <= _SOURCES else [npus[i * n // _SOURCES] for i in range(_SOURCES)]
     if promise_of(collective).from_root:
         latency = capacities.latency([npus[root]], npus)
@@ -379,50 +379,3 @@ def lower_bound_ps(
     else:
         latency = capacities.latency(spread, npus)
     return max(best, latency)
-
-
-@dataclass(frozen=True)
-class RoutedRates:
-    """What carries the messages between the members of a group, where each pair has one route: rates, bytes per second,
-    of the links by which they enter and leave each member, and the least latency of these."""
-
-    into: tuple[Fraction, ...]
-    out: tuple[Fraction, ...]
-    latency_in: int
-    latency_out: int
-
-
-def routed_rates(topology: Topology, npus: Sequence[int]) -> RoutedRates | None:
-    """The links of the routes between NPUs; None where two are not connected."""
-    members, n = np.asarray(npus, dtype=np.int64), len(npus)
-    i, j = np.nonzero(~np.eye(n, dtype=bool))
-    ptr, links = topology.routes(members[i], members[j], connected=False)
-    if (np.diff(ptr) == 0).any():
-        return None
-    classes, sides = len(topology.bandwidths), []
-    for member, ends in ((j, links[ptr[1:] - 1]), (i, links[ptr[:-1]])):
-        distinct = np.unique(member * topology.links + ends.astype(np.int64))
-        which = distinct // topology.links * classes + topology.bandwidth_class[distinct % topology.links]
-        counts = np.bincount(which, minlength=n * classes).reshape(n, classes).tolist()
-        rates = (sum((k * b for k, b in zip(row, topology.bandwidths, strict=True)), Fraction(0)) for row in counts)
-        sides.append((tuple(rates), int(topology.latency_ps[ends].min())))
-    (into, latency_in), (out, latency_out) = sides
-    return RoutedRates(into, out, latency_in, latency_out)
-
-
-def routed_bound_ps(collective: str, size: int, rates: RoutedRates, root: int = 0) -> int:
-    """A time that no algorithm can beat whose messages go from member to member by their routes: what must enter and
-    leave each of them, and what all must receive, over the links that these routes take. Parameters as of
-    `lower_bound_ps`; returns ps, rounded down.
-
-    A group whose members are on different nodes reaches each of them by one NIC, whatever else its node has.
-    """
-    need, best = demand(collective, size, len(rates.into)), 0
-    sides = ((need.ingress, rates.into, rates.latency_in), (need.egress, rates.out, rates.latency_out))
-    for (of_root, of_others), of_members, latency in sides:
-        for member, rate in enumerate(of_members):
-            nbytes = of_root if member == root else of_others
-            best = max(best, _ps(nbytes, rate) + latency if nbytes else 0)
-    if need.total:
-        best = max(best, _ps(need.total, sum(rates.into, Fraction(0))) + rates.latency_in)
-    return best

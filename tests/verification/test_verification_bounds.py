@@ -27,9 +27,8 @@ from astrasim_py.verification.bounds import (
     cut_demand,
     demand,
     lower_bound_ps,
-    routed_bound_ps,
-    routed_rates,
 )
+from astrasim_py.verification.routed_bounds import routed_bound_ps, routed_rates
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
