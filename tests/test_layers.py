@@ -96,6 +96,7 @@ OPTIONAL = {
     "astrasim_py.report.critical_path",
     "astrasim_py.report.plots",
     "astrasim_py.report.record_plots",
+    "astrasim_py.report.row_selection",
     "astrasim_py.report.timeline",
     "astrasim_py.runs.better_algorithm",
     "astrasim_py.runs.chosen_points",

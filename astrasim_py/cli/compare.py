@@ -42,8 +42,9 @@ def run(args: argparse.Namespace) -> int:
     first, second = names
     comparison = compare_named(first, second, args.out)
     swept = {key: {str(row.sweep.get(key)) for row in comparison.rows} for row in comparison.rows for key in row.sweep}
-    selection.check(swept | dict.fromkeys(("a_ns", "b_ns", "ratio"), ()))
-    rows = selection.of(comparison.rows)
+    if selection:
+        selection.check(swept | dict.fromkeys(("a_ns", "b_ns", "ratio"), ()))
+    rows = selection.of(comparison.rows) if selection else list(comparison.rows)
     if args.format == "json":
         mean = None if comparison.mean is None else Decimal(f"{comparison.mean:.6g}")
         about = {"a": comparison.names[0], "b": comparison.names[1], "mean": mean}

@@ -28,17 +28,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check; 1 if a time is too long."""
     from astrasim_py.core.files import write_files
-    from astrasim_py.measured.rows import chooser
+    from astrasim_py.measured.rows import rows_that_meet
     from astrasim_py.runs.progress import progress_line
     from astrasim_py.validation.machine_check import check_machines
     from astrasim_py.validation.measured import MeasuredReport, figures
 
     tolerance = _tolerance(args.tolerance)
-    conditions = [chooser(text) for text in args.where]
     rows, warnings = measured_rows(args)
-    rows = [row for row in rows if all(condition(row) for condition in conditions)]
-    if not rows:
-        raise UsageError("--where", "no row has all of this", "change it")
+    rows = rows_that_meet(rows, args.where)
     with progress_line(quiet=args.quiet) as line:
         checks, notes = check_machines(rows, tolerance, args.preset, args.profile, args.engine, line.show)
     contents: dict[str, bytes] = {}

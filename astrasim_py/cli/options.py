@@ -18,6 +18,7 @@ from astrasim_py.core.units import parse_time
 
 if TYPE_CHECKING:
     from astrasim_py.core.point_names import PointName
+    from astrasim_py.report.row_selection import Selection
     from astrasim_py.results.model import Row, Summary
 
 T = TypeVar("T")
@@ -95,8 +96,10 @@ def table_options(parser: argparse.ArgumentParser) -> None:
     format_option(parser, default=None)
 
 
-def selection_of(args: argparse.Namespace):
-    """The rows that `table_options` ask for. Raises UsageError."""
+def selection_of(args: argparse.Namespace) -> Selection | None:
+    """The rows that `table_options` ask for; None: all, in their order. Raises UsageError."""
+    if not args.where and args.sort is None and args.top is None:
+        return None
     from astrasim_py.report.row_selection import parse_selection
 
     check_positive(args, "top")

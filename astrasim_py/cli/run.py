@@ -59,10 +59,12 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.runs.plan import options_for
     from astrasim_py.runs.progress import on_terminal
     from astrasim_py.runs.sweep import run_scenario
-    from astrasim_py.scenario.variables import swept_values
 
-    for scenario in loaded:
-        selection.check(swept_values(scenario.axes))
+    if selection:
+        from astrasim_py.scenario.variables import swept_values
+
+        for scenario in loaded:
+            selection.check(swept_values(scenario.axes))
     share = None
     if args.share is not None:
         from astrasim_py.runs.chosen_points import parse_share
@@ -82,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
         tables = args.format in TABLES
         if not args.quiet:
             options.complain(note for note in result.notes if not tables or note not in result.footer)
-        matches = selection.of(medians(result.rows))
+        matches = medians(result.rows)
+        matches = selection.of(matches) if selection else matches
         rows += matches
         if tables and not (args.quiet and args.format is None):
             plots = next(scenario.plots for scenario in loaded if scenario.name == result.scenario)

@@ -27,8 +27,9 @@ def run(args: argparse.Namespace) -> int:
     for row in stored:
         for key, value in row.sweep.items():
             swept.setdefault(key, set()).add(str(value))
-    wanted.check(swept)
-    rows = wanted.of(stored)
+    if wanted:
+        wanted.check(swept)
+    rows = wanted.of(stored) if wanted else stored
     if args.format == "csv":
         print(csv_text(rows, ("level", "finished", "current", "folder")))
         return 0

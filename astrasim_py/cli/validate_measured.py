@@ -44,18 +44,15 @@ def measured_rows(args: argparse.Namespace) -> tuple[list, list[str]]:
 def run(args: argparse.Namespace) -> int:
     """Compare; 1 if an error is beyond its limit."""
     from astrasim_py.core.files import write_files
-    from astrasim_py.measured.rows import chooser
+    from astrasim_py.measured.rows import rows_that_meet
     from astrasim_py.validation.measured import compare, figures
 
     limits = {"median": args.max_median, "p90": args.max_p90}
     for name, limit in limits.items():
         if limit is not None and not 0 <= limit < math.inf:
             raise UsageError(f"--max-{name}", f"{limit} is no limit", "write percent, e.g. 10")
-    conditions = [chooser(text) for text in args.where]
     rows, warnings = measured_rows(args)
-    rows = [row for row in rows if all(condition(row) for condition in conditions)]
-    if not rows:
-        raise UsageError("--where", "no row has all of this", "change it")
+    rows = rows_that_meet(rows, args.where)
     report = compare(rows, args.profile, args.engine, args.programs)
     complain(report.notes)
     total = report.group()

@@ -11,11 +11,12 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.extras import optional_module
 from astrasim_py.core.point_names import SIGN, PointName
 from astrasim_py.core.shown import Shown
+from astrasim_py.core.value_order import value_order
 from astrasim_py.inspection.point_choice import Name, point_name, points_named
 from astrasim_py.report.tables import Column, fitted_table, rate, time_text
 from astrasim_py.results.model import About, Number, Row, SweptRecord, Texts
 from astrasim_py.results.repeats import SEED, medians
-from astrasim_py.results.values import rounded, value_order
+from astrasim_py.results.values import rounded
 from astrasim_py.runs.sweep import RunResult
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ import numpy as np
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
+from astrasim_py.core.row_conditions import parse_condition
 from astrasim_py.core.units import PS_PER_S, format_size, typed_time
 from astrasim_py.measured.fit import CHANNEL_BYTES, UNKNOWNS, Fit, covered, fit
 from astrasim_py.measured.formula import BYTES
-from astrasim_py.measured.rows import MeasuredRow, chooser, left_out_lines, mean_of_repeats
+from astrasim_py.measured.rows import MeasuredRow, chooser, column_of, left_out_lines, mean_of_repeats, rows_that_meet
 from astrasim_py.topology.profile import SWITCH_DTYPES
 
 EVERY_OTHER = "every-other"
@@ -62,13 +63,15 @@ def choose_rows(
     if platform is not None and platform not in names:
         raise UsageError("--platform", f'no row is of "{platform}"', did_you_mean(platform, names))
     apart = None if hold_out in (None, EVERY_OTHER) else hold_out
-    exempt = chooser(apart) if apart else lambda row: False
+    exempt = chooser(apart, "--hold-out") if apart else lambda row: False
     conditions = [(chooser(text), apart is not None and _column(text) == _column(apart)) for text in where]
     chosen = [
         row
         for row in rows
         if platform in (None, row.platform) and all(holds(row) or (same and exempt(row)) for holds, same in conditions)
     ]
+    if not chosen and rows:
+        rows_that_meet([row for row in rows if platform in (None, row.platform)], where)
     in_place = any("in_place" in text for text in where) or all(row.in_place == "1" for row in chosen)
     unfit = {row: _unfit(row, in_place) if protocols is None else _unfit_program(row, protocols) for row in chosen}
     reasons = Counter(filter(None, unfit.values()))
@@ -80,7 +83,7 @@ def choose_rows(
 
 
 def _column(condition: str) -> str:
-    return condition.partition("=")[0].strip(" <>")
+    return column_of(parse_condition(condition).key)
 
 
 def _unfit(row: MeasuredRow, in_place: bool) -> str:
@@ -123,7 +126,7 @@ def calibrate(
 
 def split(rows: Sequence[MeasuredRow], hold_out: str) -> tuple[tuple[MeasuredRow, ...], tuple[MeasuredRow, ...]]:
     """Rows to fit, and those held out. Raises UsageError: nothing, or everything, is held out."""
-    out = _every_other(rows) if hold_out == EVERY_OTHER else list(map(chooser(hold_out), rows))
+    out = _every_other(rows) if hold_out == EVERY_OTHER else list(map(chooser(hold_out, "--hold-out"), rows))
     if all(out) or not any(out):
         raise UsageError("--hold-out", f'"{hold_out}" holds {"every" if all(out) else "no"} row out', "change it")
     fitted = tuple(row for row, is_held in zip(rows, out, strict=True) if not is_held)

@@ -9,14 +9,17 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from astrasim_py.core.errors import UnitError, UsageError
+from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import NPU_CAP, did_you_mean
+from astrasim_py.core.row_conditions import Cell, nearest, parse_condition
 from astrasim_py.core.table_file import read_text, table_rows
-from astrasim_py.core.units import INT64_MAX, format_size, parse_size
+from astrasim_py.core.units import INT64_MAX, format_size, format_time
+from astrasim_py.core.value_order import NUMBERS, SIZES, TIMES, value_order
 from astrasim_py.measured import benchmark, nccl_files, nccl_tests
 
 #: Columns that a CSV must have, and those that it may have; others are for the reader.
@@ -215,36 +218,46 @@ def left_out_lines(reasons: Mapping[str, int]) -> list[str]:
     return [f"{count} {'row is' if count == 1 else 'rows are'} left out: {why}" for why, count in reasons.items()]
 
 
-def chooser(text: str) -> Callable[[MeasuredRow], bool]:
-    """A condition such as ``ranks=2,8``, ``platform=H100-SXM`` or ``bytes>=1 MiB``. Raises UsageError."""
-    match = re.fullmatch(r"\s*(\w+)\s*(>=|<=|=)\s*(.+?)\s*", text)
-    columns = tuple(name for name in (*REQUIRED, *OPTIONAL) if name != "time_us")
-    if match is None:
-        raise UsageError("", f'"{text[:64]}" is no condition', 'write e.g. ranks=2,8, or "bytes>=1 MiB"')
-    key, relation, values = match.groups()
-    if key not in columns:
-        raise UsageError("", f'"{key}" is no column', did_you_mean(key, columns))
-    if key not in _COUNTS:
-        if relation != "=":
-            raise UsageError("", f"{key} is no number", f"write {key}=VALUE")
-        words = {word.strip() for word in values.split(",")}
-        return lambda row: getattr(row, key) in words
-    numbers = [_number(value.strip(), key) for value in values.split(",")]
-    if relation == "=":
-        return lambda row: getattr(row, key) in numbers
-    if len(numbers) > 1:
-        raise UsageError("", f'"{text[:64]}" has several limits', "write one")
-    if relation == ">=":
-        return lambda row: getattr(row, key) >= numbers[0]
-    return lambda row: getattr(row, key) <= numbers[0]
+def chooser(text: str, place: str = "--where") -> Callable[[MeasuredRow], bool]:
+    """A condition such as ``ranks=2,8``, ``platform=H100*`` or ``size>=1 MiB``. Raises UsageError, at `place`."""
+    condition = parse_condition(text, place)
+    key = column_of(condition.key, place)
+    return lambda row: condition.holds(_cell(row, key))
 
 
-def _number(text: str, key: str) -> int:
-    if re.fullmatch(r"\d{1,19}", text):
-        return int(text)
-    try:
-        if key == "bytes":
-            return parse_size(text)
-    except UnitError as error:
-        raise UsageError(key, error.problem, error.remedy) from None
-    raise UsageError(key, f'"{text[:64]}" is no whole number', f"write e.g. {key}=8")
+def column_of(key: str, place: str = "--where") -> str:
+    """The column that a key means. Raises UsageError, at `place`: none."""
+    names = {name: name for name in (*REQUIRED, *OPTIONAL)} | {"size": "bytes", "time": "time_us"}
+    if key not in names:
+        raise UsageError(place, f'there is no column "{key}"', did_you_mean(key, names))
+    return names[key]
+
+
+def rows_that_meet(rows: Sequence[MeasuredRow], texts: Sequence[str]) -> list[MeasuredRow]:
+    """The rows that meet all conditions. Raises UsageError: none does."""
+    chosen = list(rows)
+    for text, holds in [(text, chooser(text)) for text in texts]:
+        left = [row for row in chosen if holds(row)]
+        if not left:
+            raise no_row(text, chosen)
+        chosen = left
+    return chosen
+
+
+def no_row(text: str, rows: Sequence[MeasuredRow]) -> UsageError:
+    """The error where no row meets a condition. `rows`: those that meet the others."""
+    condition = parse_condition(text)
+    cells = {_cell(row, column_of(condition.key)) for row in rows}
+    texts = [cell.text for cell in cells if cell]
+    return UsageError("--where", f"no row has {condition}", nearest(condition.values[0], texts))
+
+
+def _cell(row: MeasuredRow, column: str) -> Cell | None:
+    if column == "time_us":
+        return Cell(TIMES, Fraction(row.time_ps), format_time(row.time_ps), _PS_PER_US)
+    value = getattr(row, column)
+    if column == "bytes":
+        return Cell(SIZES, Fraction(value), format_size(value), 1)
+    if isinstance(value, int):
+        return Cell(NUMBERS, Fraction(value), str(value), 1)
+    return Cell(*value_order(value)) if value else None

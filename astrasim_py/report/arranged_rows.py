@@ -9,11 +9,11 @@ import numpy as np
 
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size
+from astrasim_py.core.value_order import SIZES, TEXTS, value_order
 from astrasim_py.report import figure_style as style
 from astrasim_py.report import ticks
 from astrasim_py.results.model import About, Breakdown, Row
 from astrasim_py.results.repeats import HIGH, LOW, SEED, nearest_rank
-from astrasim_py.results.values import SIZES, TEXTS, value_order
 
 #: Panels of a figure at most.
 MOST_PANELS = 16

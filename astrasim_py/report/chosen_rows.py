@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.point_names import PointName, shell_word
-from astrasim_py.report.row_selection import Selection
+from astrasim_py.core.row_conditions import cell_equals, nearest
+from astrasim_py.report.row_selection import cell_of
 from astrasim_py.results.model import Row
-from astrasim_py.results.values import TEXTS, value_order
 
 #: Columns by which points are chosen although they are not swept.
 _COLUMNS = ("topology", "size", "algorithm", "npus", "network_model")
-#: Values that are listed where there is no such value.
-_LISTED = 24
 
 
 def chosen_places(rows: Sequence[Row], values: Mapping[str, Sequence[str]], name: str) -> list[int]:
@@ -64,14 +62,12 @@ def _axis(rows: Sequence[Row], key: str, name: str) -> str:
 
 
 def _has(row: Row, key: str, text: str) -> bool:
-    return row.text_of(key) == text or bool(Selection(where=((key, "=", text),)).of([row]))
+    cell = cell_of(row, key)
+    return row.text_of(key) == text or (cell is not None and cell_equals(cell, text))
 
 
 def _no_value(rows: Sequence[Row], key: str, text: str, name: str, fewer: bool) -> UsageError:
     """The error where no row has a value. `fewer`: the rows are those that have the values before it."""
-    texts = sorted({value for row in rows if (value := row.text_of(key)) is not None}, key=value_order)
-    listed = ", ".join(texts[:_LISTED]) + (", …" if len(texts) > _LISTED else "")
-    guess = did_you_mean(text, texts)
+    texts = [value for row in rows if (value := row.text_of(key)) is not None]
     problem = f'no point{" with the values before it" if fewer else ""} has "{text}"'
-    guess = f"{guess} " if guess.startswith("did") and value_order(text)[0] == TEXTS else ""
-    return UsageError(f"{name}@{key}", problem, f"{guess}there are {listed}")
+    return UsageError(f"{name}@{key}", problem, nearest(text, texts))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
+from astrasim_py.core.value_order import TEXTS, value_order
 from astrasim_py.report.tables import Column, shortened, text_table, time_text
-from astrasim_py.results.values import TEXTS, value_order
 
 if TYPE_CHECKING:
     from astrasim_py.results.model import Row

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from astrasim_py.core.value_order import TEXTS, value_order
 from astrasim_py.report.tables import Column, cell_text, fitted_table, percent, rate, time_text
 from astrasim_py.results.csv_io import csv_rows
 from astrasim_py.results.model import Row, with_swept_columns
 from astrasim_py.results.repeats import REPEAT_KEYS
-from astrasim_py.results.values import TEXTS, value_order
 
 #: File with all rows and columns.
 _ALL = "summary.csv"

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 
 from astrasim_py.core.units import format_size, format_time
+from astrasim_py.core.value_order import SIZES
 from astrasim_py.report import figure_style as style
-from astrasim_py.results.values import SIZES
 
 #: Fewest labels of a logarithmic axis, and most of any.
 LEAST, MOST = 3, 7

@@ -18,6 +18,7 @@ from astrasim_py.core.exact_json import parse_json
 from astrasim_py.core.files import open_regular, read_regular, remove_files, write_file
 from astrasim_py.core.records import Table
 from astrasim_py.core.units import number_of
+from astrasim_py.core.value_order import value_order
 from astrasim_py.results.collectives import collective_table
 from astrasim_py.results.csv_io import csv_chunks, csv_rows, read_csv
 from astrasim_py.results.model import (
@@ -32,7 +33,6 @@ from astrasim_py.results.model import (
     with_swept_columns,
 )
 from astrasim_py.results.repeats import REPEAT_KEYS, SEED, medians
-from astrasim_py.results.values import value_order
 
 MANIFEST = "manifest.json"
 SUMMARY = "summary.json"

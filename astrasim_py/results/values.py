@@ -1,12 +1,10 @@
-"""Values of results: exact decimal numbers, and the order of swept values."""
+"""Values of results: exact decimal numbers."""
 
-from collections.abc import Callable
 from decimal import Context, Decimal
 from fractions import Fraction
 from typing import overload
 
 from astrasim_py.core import units
-from astrasim_py.core.errors import UnitError
 
 
 @overload
@@ -36,27 +34,3 @@ def ps_of(ns: Decimal | int | None) -> int | None:
 def rounded(value: Fraction, digits: int = 9) -> Decimal:
     """A fraction rounded to so many significant digits, in decimal arithmetic (no float on the way)."""
     return Context(prec=digits).divide(Decimal(value.numerator), Decimal(value.denominator))
-
-
-#: Kinds of swept values in their order: what reads them; plain text comes last.
-_READERS: tuple[Callable[[str], Fraction | int], ...] = (
-    Fraction,
-    units.parse_size,
-    units.parse_time,
-    units.parse_bandwidth,
-)
-SIZES, TEXTS = 1, len(_READERS)
-
-
-def value_order(text: str) -> tuple[int, Fraction, str]:
-    """Sort key of a swept value (its kind, what it is worth, itself): numbers and quantities before plain text.
-
-    >>> sorted(["1 MiB", "ring", "64 KiB"], key=value_order)
-    ['64 KiB', '1 MiB', 'ring']
-    """
-    for kind, parse in enumerate(_READERS):
-        try:
-            return kind, Fraction(parse(text)), text
-        except (UnitError, ValueError, ZeroDivisionError):
-            continue
-    return TEXTS, Fraction(0), text

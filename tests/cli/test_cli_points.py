@@ -110,7 +110,7 @@ def test_former_spellings_are_accepted_and_name_the_new_one(told, folder):
     [
         (["run", "rigns.yaml@size=1 MiB"], 'did you mean "rings.yaml"?'),
         (["run", "rings.yaml@sizes=1 MiB"], 'rings.yaml@sizes: is not swept; did you mean "size"? swept are topology'),
-        (["check", "rings.yaml@size=2 MiB"], 'rings.yaml@size: no point has "2 MiB"; there are 64 KiB, 1 MiB'),
+        (["check", "rings.yaml@size=2 MiB"], 'rings.yaml@size: no point has "2 MiB"; write one of 64 KiB, 1 MiB'),
         (["results", "list", "rings@size=1 GiB"], 'no point has "1 GiB"'),
         (["results", "plot", "rigns"], 'did you mean "rings"?'),
         (["view", "rings@size=1 MiB"], "means 4 points, not one point; they differ in topology, placement"),

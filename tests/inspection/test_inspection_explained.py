@@ -75,9 +75,9 @@ def test_one_line_says_what_tells_points_apart(told):
     ("words", "said"),
     [
         (["demo@sise=1 MiB"], 'demo@sise: is not swept; did you mean "size"? swept are topology, size, time'),
-        (["demo@size=3 MiB"], 'no point has "3 MiB"; there are 64 KiB, 1 MiB'),
-        (["demo@size=1 MiB,topology=tours"], 'no point with the values before it has "tours"; there are mesh, ring'),
-        (["demo@topology=rign"], 'no point has "rign"; did you mean "ring"? there are mesh, ring'),
+        (["demo@size=3 MiB"], 'no point has "3 MiB"; write one of 64 KiB, 1 MiB'),
+        (["demo@size=1 MiB,topology=tours"], 'no point with the values before it has "tours"; write one of mesh, ring'),
+        (["demo@topology=rign"], 'no point has "rign"; did you mean "ring"?'),
         (["demo@size>=1 MiB"], 'write --where "size>=1 MiB"'),
         (["demo@size"], "write key=value behind @"),
         (["dmeo@size=1 MiB"], 'did you mean "demo"?'),
@@ -100,7 +100,7 @@ def test_a_file_means_points_of_the_file_as_it_is_now(told, folder):
         file.write_text(SCENARIO.replace("dims: [4], bandwidth: 50", "dims: [4], bandwidth: 25"))
         assert told(f"demo.yaml@topology=ring,{words}")[0] == 0
         code, _, err = told(f"demo.yaml@topology=mesh,{words}")
-        assert code == 2 and 'demo.yaml@topology: no point has "mesh"; there are ring' in err
+        assert code == 2 and 'demo.yaml@topology: no point has "mesh"; write one of ring' in err
         file.write_text(SCENARIO.replace("500 ns", "400 ns"))
         code, _, err = told(f"demo.yaml@topology=ring,{words}")
         assert code == 2 and err.count("\n") == 1 and "demo.yaml: is not as it was run" in err

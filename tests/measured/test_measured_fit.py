@@ -158,8 +158,8 @@ def test_calibrate_writes_a_preset_and_prints_its_errors(tmp_path, capsys):
     ("options", "said"),
     [
         (["--platform", "B200-SXM"], "--platform"),
-        (["--where", "ranks=3"], "no row can be fitted"),
-        (["--where", "size=3"], "no column"),
+        (["--where", "ranks=3"], "no row has ranks=3; write one of"),
+        (["--where", "sizes=3"], 'there is no column "sizes"; did you mean "size"'),
         (["--hold-out", "ranks=2,4,8"], "every row"),
         (["--hold-out", "ranks=16"], "no row"),
         (["--hold-out", "half"], "no condition"),

@@ -165,8 +165,10 @@ def test_times_of_wrong_values_are_left_out_and_counted(tmp_path):
 
 def test_conditions_choose_rows(tmp_path):
     rows = read_rows([table(tmp_path, {}, {"ranks": "4"}, {"bytes": "2097152", "dtype": "int8"})])
-    for condition, count in (("ranks=2,8", 2), ("bytes>=1 MiB", 1), ("bytes<=1024", 2), ("dtype=half, float", 2)):
+    counts = {"ranks=2,8": 2, "bytes>=1 MiB": 1, "bytes<=1024": 2, "dtype=half, float": 2, "dtype=h*": 2, "ranks<5": 1}
+    counts |= {"size>1 MiB": 1, "size!=1 KiB": 1, "ranks=2,4": 1, "time>1 s": 0, 'dtype="int8"': 1}
+    for condition, count in counts.items():
         assert sum(map(chooser(condition), rows)) == count
-    for wrong in ("ranks", "time=3", "ranks=many", "dtype>=half", "bytes>=1,2", "bytes=2 GB/s"):
+    for wrong in ("ranks", "tiem=3", "ranks>many", "dtype>=half", "bytes>=1,2", "bytes>2 GB/s"):
         with pytest.raises(UsageError):
-            chooser(wrong)
+            list(map(chooser(wrong), rows))

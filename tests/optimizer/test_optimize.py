@@ -232,7 +232,7 @@ WRONG = [
     (["--over", "algoritms"], {}, '--over: "algoritms" cannot be chosen; did you mean "algorithms"?'),
     (["--evaluations", "0"], {}, "--evaluations: 0 is less than 1"),
     ([], SWEPT, "means 2 points, not one point; they differ in topology: write e.g."),
-    (["@topology=rng"], SWEPT, '@topology: no point has "rng"; did you mean "ring"? there are other, ring'),
+    (["@topology=rng"], SWEPT, '@topology: no point has "rng"; did you mean "ring"?'),
     (["@size=4"], SWEPT, "@size: is not swept; swept are topology"),
     ([], {"workload": [{"compute": {"time": "1 us"}}]}, "calls no collective"),
     (["--over", "buckets"], {}, "nothing to choose under buckets"),
