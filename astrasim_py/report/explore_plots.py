@@ -22,6 +22,7 @@ from astrasim_py.report.figure_style import (
     WAITING_COLOUR,
     Sheet,
     clean,
+    label,
     our_style,
     render,
 )
@@ -67,7 +68,7 @@ def time_bars(rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]):
     values = [[row["parts_s"][part] / baseline["step_s"] for row in shown] for part in present]
     _stack(axes, values, [PARTS[part] for part in present], [_STEP[part] for part in present], shown)
     axes.axvline(1.0, color=GREY, linewidth=1.2, linestyle=(0, (5, 2)))
-    axes.set_xlabel(f"step / step of {clean(baseline['configuration'])} ({baseline['step_s']:.4g} s)", wrap=True)
+    label(axes, f"step / step of {clean(baseline['configuration'])} ({baseline['step_s']:.4g} s)", "")
     return figure
 
 
@@ -87,9 +88,9 @@ def memory_bars(rows: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any]):
 
 def _stack(axes, values: Sequence, labels: Sequence[str], colours: Sequence[str], rows: Sequence[Mapping]) -> None:
     places, offset = np.arange(len(rows)), np.zeros(len(rows))
-    for widths, label, colour in zip(values, labels, colours, strict=True):
-        hatch = _HATCHES[colours.index(colour) != labels.index(label)]
-        axes.barh(places, widths, left=offset, label=label, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6)
+    for widths, name, colour in zip(values, labels, colours, strict=True):
+        hatch = _HATCHES[colours.index(colour) != labels.index(name)]
+        axes.barh(places, widths, left=offset, label=name, color=colour, hatch=hatch, edgecolor="white", linewidth=0.6)
         offset += widths
     names = [clean(row["configuration"]) for row in rows]
     axes.set_yticks(places, [*names[:-1], f"baseline: {names[-1]}"])
@@ -147,10 +148,8 @@ def heat_map(tp: Sequence[int], pp: Sequence[int], speedup: np.ndarray, baseline
     axes.set_xticks(range(len(tp)), tp)
     axes.set_yticks(range(len(pp)), pp)
     axes.grid(visible=False)
-    axes.set_xlabel(
-        f"tp      (speed-up over {clean(baseline)};\nred line: 1 and more; below 1: slower; –: none possible)"
-    )
-    axes.set_ylabel("pp")
+    note = f"speed-up over {clean(baseline)}; red line: 1 and more; below 1: slower; –: none possible"
+    label(axes, f"tp ({note})", "pp")
     return figure
 
 

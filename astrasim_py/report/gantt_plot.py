@@ -62,7 +62,9 @@ def draw_gantt(sheet: Sheet, spec: Mapping, panels: Sequence[Panel]) -> Drawn:
     if missing := [rank for rank in spec.get("ranks") or () if rank > last]:
         raise UsageError("plots.ranks", f"there is no rank {missing[0]}", f"write ranks from 0 to {last}")
     height_rows = max(len(chart.rows) for chart in charts)
-    tall = _TALL if height_rows <= 8 else max(_LOW, _TALL * 8 / height_rows)
+    # What runs at once is as high as text where there are few rows.
+    tall = min(_TALL * max(map(_lanes, charts)), 5 / max(height_rows, 1))
+    tall = tall if height_rows <= 8 else max(_LOW, _TALL * 8 / height_rows)
     columns = 1 if len(charts) <= 3 else sheet.columns(len(charts))
     around = 0.88 + sheet.title_height([chart.panel.title for chart in charts], columns)
     heights = [around + tall * max(len(chart.rows), 1) for chart in charts]
@@ -121,6 +123,11 @@ def _chart(panel: Panel, spec: Mapping) -> _Chart:
     begin = np.cumsum([0, *(row.bars.stop - row.bars.start for row in shown)]).tolist()
     rows_drawn = [GanttRow(row.ranks, slice(*ends)) for row, ends in zip(shown, pairwise(begin), strict=True)]
     return _Chart(panel, bars.take(first.astype(np.int64)), rows_drawn, ranks, left_out)
+
+
+def _lanes(chart: _Chart) -> int:
+    """How many bars of a rank lie one under the other."""
+    return int(chart.bars.lane[chart.bars.lane != BEHIND].max(initial=0)) + 1
 
 
 def _left_out(chart: _Chart) -> str:

@@ -85,10 +85,15 @@ def test_bars_over_names_are_thick_or_dots(counts):
     assert bool(axes.patches) == (counts[0] * counts[1] < 20)
 
 
-@pytest.mark.parametrize(("ranks", "late", "title"), [(4, 0, "A title"), (4, 2, ""), (8, 8, "A title"), (6, 6, "")])
-def test_bars_of_a_gantt_chart_are_higher_than_their_names(ranks, late, title):
-    """Also where all ranks do the same and share one row. `late`: how many ranks have computations of their own."""
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+@pytest.mark.parametrize(("ranks", "late", "title"), [(4, 0, "A title"), (4, 2, ""), (8, 7, "A title"), (6, 6, "")])
+def test_bars_of_a_gantt_chart_are_higher_than_their_names(ranks, late, title, at_once):
+    """Also where all ranks do the same and share one row. `late`: how many ranks have computations of their own.
+    `at_once`: how many collectives run beside each other.
+    """
     step = ap.workload(ranks)
+    for _ in range(at_once - 1):
+        step.all_to_all("64 MiB", after=[])
     for rank in range(late):
         step.compute(f"{rank + 1} us", ranks=[rank])
     step.compute("20 us").all_reduce("1 MiB")
@@ -100,6 +105,7 @@ def test_bars_of_a_gantt_chart_are_higher_than_their_names(ranks, late, title):
         drawing.axes[0].figure.draw_without_rendering()
     (axes,) = drawing.axes
     bars = [path.get_extents(axes.transData) for c in axes.collections for path in c.get_paths()]
+    assert min(bar.ymax - bar.ymin for bar in bars) * 72 / axes.figure.dpi > 5.5
     names = [text for text in axes.texts if not text.get_text().startswith("makespan")]
     assert names
     for text in names:
