@@ -12,16 +12,16 @@ from astrasim_py.cli.verbs import SHORT, VERBS
 _EVERYWHERE = {"--format", "--json"}
 #: Commands from which on an option is explained once.
 _SHARED_FROM = 2
-_BLOCK = re.compile(r"(<!-- (table|verbs|shared)(?:: ([\w -]+))? -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!--(table|verbs|shared)(?::([\w-]+))?-->\n)(.*?)(<!--/-->)", re.DOTALL)
 
 
 def filled(page: str) -> str:
     """A page whose blocks hold what the parsers say now. Raises SystemExit: a command has no block, or two."""
-    commands = {command.name: command for command in every_command() if command.arguments}
+    commands = {command.name.replace(" ", "_"): command for command in every_command() if command.arguments}
     named = [match[3] for match in _BLOCK.finditer(page) if match[2] == "table"]
     wrong = {name for name, count in Counter(named).items() if count > 1} | commands.keys() ^ set(named)
     if wrong:
-        raise SystemExit(f"docs/cli.md: one block <!-- table: NAME --> for each of {', '.join(sorted(wrong))}")
+        raise SystemExit(f"docs/cli.md: one block <!--table:NAME-->…<!--/--> for each of {', '.join(sorted(wrong))}")
     shared = _shared(commands.values())
 
     def block(match: re.Match) -> str:
@@ -39,42 +39,52 @@ def _verbs() -> str:
     return "\n".join([*lines, f"\nShort forms: {', '.join(short)}."])
 
 
-def _shared(commands) -> dict[str, str]:
-    """What several commands have with one meaning: how it is written, and what it means."""
-    counts = Counter(
-        (_written(action), _meaning(action))
+def _shared(commands) -> dict[str, tuple[str, str]]:
+    """What several commands have with one meaning: how it is written, what it means, and the note that most have."""
+    uses = Counter(
+        (_written(action), *_meaning(action))
         for command in commands
         for action in command.arguments
         if not _EVERYWHERE & {*action.option_strings}
     )
-    most: dict[str, tuple[int, str]] = {}
-    for (written, meaning), count in counts.items():
-        most[written] = max(most.get(written, (0, "")), (count, meaning))
-    return {written: meaning for written, (count, meaning) in sorted(most.items(), key=_order) if count >= _SHARED_FROM}
+    shared: dict[str, tuple[str, str]] = {}
+    for written in sorted({written for written, _, _ in uses}, key=lambda written: (written[1] == "-", written)):
+        meanings: Counter[str] = Counter()
+        for (name, meaning, _), count in uses.items():
+            meanings[meaning] += count if name == written else 0
+        meaning, count = meanings.most_common(1)[0]
+        notes = Counter({note: n for (name, text, note), n in uses.items() if (name, text) == (written, meaning)})
+        if count >= _SHARED_FROM:
+            shared[written] = meaning, notes.most_common(1)[0][0]
+    return shared
 
 
-def _order(item: tuple[str, object]) -> tuple[bool, str]:
-    """Arguments before options."""
-    return item[0].startswith("`-"), item[0]
-
-
-def _table(command: Command, shared: dict[str, str]) -> str:
-    arguments = [action for action in command.arguments if not _EVERYWHERE & {*action.option_strings}]
-    is_shared = {_written(action) for action in arguments if shared.get(_written(action)) == _meaning(action)}
-    own = {_written(action): _meaning(action) for action in arguments if _written(action) not in is_shared}
-    names = [name for name in dict.fromkeys(map(_written, arguments)) if name in is_shared]
+def _table(command: Command, shared: dict[str, tuple[str, str]]) -> str:
+    own: dict[str, tuple[str, str]] = {}
+    also = []
+    for action in command.arguments:
+        written, (meaning, note) = _written(action), _meaning(action)
+        if _EVERYWHERE & {*action.option_strings}:
+            continue
+        usual = shared.get(written, ("", ""))
+        if usual[0] == meaning:
+            also.append(f"{_without_value(written)}{f' ({note})' if note and note != usual[1] else ''}")
+        else:
+            own[written] = meaning, note
     parts = [_rows(own)] if own else []
-    if names:
-        parts.append(f"Shared: {', '.join(_without_value(name) for name in names)}.")
+    parts += [f"Shared: {', '.join(also)}."] if also else []
     return "\n\n".join(parts) or "No options of its own."
 
 
-def _rows(meanings: dict[str, str]) -> str:
-    return "\n".join(["option | meaning", "---|---", *(f"{name} | {text}" for name, text in meanings.items())])
+def _rows(meanings: dict[str, tuple[str, str]]) -> str:
+    rows = (f"{name} | {text}{note and f' ({note})'}" for name, (text, note) in meanings.items())
+    return "\n".join(["option | meaning", "---|---", *rows])
 
 
 def _without_value(written: str) -> str:
-    return f"{written.split(' ')[0].strip('`')}".join("``")
+    """The name of an option, the long one of two; an argument as it is."""
+    match = re.search(r"--[\w-]+", written)
+    return f"`{match[0]}`" if match else written
 
 
 def _written(action: argparse.Action) -> str:
@@ -90,5 +100,8 @@ def _written(action: argparse.Action) -> str:
     return f"`{', '.join(names)}{takes}{'…' if action.nargs == '+' else ''}`"
 
 
-def _meaning(action: argparse.Action) -> str:
-    return (action.help or "").replace(NAME_HELP, "stored points").replace("%%", "%").replace("|", "\\|")
+def _meaning(action: argparse.Action) -> tuple[str, str]:
+    """What help says, and the note of this command in parentheses at its end; empty: none."""
+    text = (action.help or "").replace(NAME_HELP, "stored points").replace("%%", "%").replace("|", "\\|")
+    match = re.fullmatch(r"(.*?) \((.*)\)", text) if action.option_strings else None
+    return (match[1], match[2]) if match else (text, "")

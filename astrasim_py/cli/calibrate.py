@@ -18,7 +18,7 @@ from astrasim_py.core.exact_json import json_bytes
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("measured", metavar="MEASURED", nargs="+")
+    parser.add_argument("measured", metavar="MEASURED", nargs="+", help="measured times of collectives")
     parser.add_argument("--platform", metavar="NAME", help="rows of this platform, e.g. H100-SXM")
     add(parser, "--where")
     parser.add_argument(

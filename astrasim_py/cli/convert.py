@@ -31,8 +31,9 @@ _LISTED = 20
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="IN")
-    parser.add_argument("target", metavar="OUT")
+    text = "X.xml, X.npz, .et, .jsonl, a prefix of these, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]"
+    parser.add_argument("source", metavar="IN", help=text)
+    parser.add_argument("target", metavar="OUT", help="X.npz, X.xml, X.jsonl, else a prefix of .et files")
     shared_options.add(parser, "--size", note="to state absolute sizes, too")
     shared_options.add(
         parser,

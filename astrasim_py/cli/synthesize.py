@@ -13,7 +13,9 @@ from astrasim_py.core.choices import MSCCL_DIALECTS, QUEUEING_MODELS
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is wanted")
-    what.add_argument("--topology", required=True, metavar="TOPOLOGY", help="see above")
+    what.add_argument(
+        "--topology", required=True, metavar="TOPOLOGY", help="edge list, YAML, preset, or SHAPE:SIZE,KEY=VALUE,…"
+    )
     what.add_argument("--unwind", type=int, metavar="D", help="replace switches by direct links to D ports each")
     shared_options.add(what, "--collective", required=True)
     shared_options.add(what, "--size")

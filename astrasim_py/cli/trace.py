@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from astrasim_py.chakra.trace import ExecutionTrace
 
 
+_TRACE = "prefix of a set, or one file"
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
@@ -44,18 +47,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         return action_parser
 
     lint = action("lint", "check files, dependencies, attributes, and what ranks say of each other")
-    lint.add_argument("trace", nargs="+", metavar="TRACE")
+    lint.add_argument("trace", nargs="+", metavar="TRACE", help=_TRACE)
     shared_options.add(lint, "--groups")
     stats = action("stats", "counts, bytes by collective, group and peer, operations, depth, critical path")
-    stats.add_argument("trace", metavar="TRACE")
+    stats.add_argument("trace", metavar="TRACE", help=_TRACE)
     shared_options.add(stats, "--dependencies")
     show = action("show", "nodes as text")
-    show.add_argument("trace", metavar="TRACE")
+    show.add_argument("trace", metavar="TRACE", help=_TRACE)
     shared_options.add(show, "--rank")
     show.add_argument("--node", type=int, action="append", metavar="ID", help="only this one; may be repeated")
     diff = action("diff", "what differs between two traces")
-    diff.add_argument("first", metavar="A")
-    diff.add_argument("second", metavar="B")
+    diff.add_argument("first", metavar="A", help=_TRACE)
+    diff.add_argument("second", metavar="B", help=_TRACE)
     diff.add_argument("--match", choices=("auto", "id", "name"), default="auto", help="how nodes are paired")
     diff.add_argument("--tolerance", type=float, default=0.0, help="relative difference of durations that is no change")
     trace_share.arguments(action)

@@ -47,15 +47,15 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
     merge.add_argument("--in-sequence", action="store_true", help=text)
     graph = action("graph", f"the graph of one rank for other programs, up to {MOST_DRAWN} nodes")
     graph.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
-    graph.add_argument("target", metavar="OUT.dot|OUT.graphml")
+    graph.add_argument("target", metavar="OUT.dot|OUT.graphml", help="file to write")
     shared_options.add(graph, "--rank")
     line = action("timeline", "recorded durations as Chrome trace events, for ui.perfetto.dev")
     line.add_argument("trace", metavar="IN", help="prefix of a set of .et files")
-    line.add_argument("target", metavar="OUT.json")
+    line.add_argument("target", metavar="OUT.json", help="file to write")
     options.add(line, "--ranks", note="all by default, up to 100 MB")
     compare = action("compare", "time of a step of two sets on several networks")
-    compare.add_argument("first", metavar="A")
-    compare.add_argument("second", metavar="B")
+    compare.add_argument("first", metavar="A", help="prefix of a set")
+    compare.add_argument("second", metavar="B", help="prefix of a set")
     compare.add_argument(
         "--simulate", nargs="+", default=["standard"], metavar="NETWORKS",
         help="topologies as of synthesize, or standard: six usual ones (standard)",

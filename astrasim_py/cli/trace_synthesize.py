@@ -24,7 +24,7 @@ def arguments(action: Callable[[str, str], argparse.ArgumentParser]) -> None:
         "learn", "learn what workloads repeat, and how long and large it is, as a readable file without names"
     )
     learn.add_argument("corpus", metavar="CORPUS", help="prefix of a set of .et files, or a folder of sets")
-    learn.add_argument("target", metavar="OUT.json")
+    learn.add_argument("target", metavar="OUT.json", help="file to write")
     rule_options(learn)
     make = action(
         "synthesize", "make a workload of what is learned of others: blocks drawn from theirs, as many as wanted"

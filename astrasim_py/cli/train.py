@@ -64,7 +64,7 @@ _OPTIONS = {key: f"--{key.replace('_', '-')}" for key in KEYS} | {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("model", metavar="MODEL", help='of list models, or keys: "{base: llama3-70b, layers: 40}"')
     parser.add_argument("--on", default="dgx_h100", metavar="MACHINE", help="list presets; dgx_h100 by default")
     parser.add_argument("--gpus", type=int, metavar="N", help="tp x pp x cp x dp by default, or 8")
     for key, text in KEYS.items():

@@ -38,7 +38,8 @@ class _Inlined(NamedTuple):
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sources", metavar="ALGORITHM", nargs="+")
+    text = "a file, a prefix of .et files, builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…], or a scenario"
+    parser.add_argument("sources", metavar="ALGORITHM", nargs="+", help=text)
     parser.add_argument(
         "--slots", type=int, metavar="S", help="messages that a connection holds (default: its protocol's, or 2)"
     )

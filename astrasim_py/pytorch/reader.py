@@ -15,14 +15,23 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command line."""
-    names = "files, archives, archive!member, or patterns with {rank} and *"
+    names = "files, tar archives, archive!member, or patterns with {rank} (else the first number that differs) and *"
     text = f"traces of the profiler: {names}"
     parser.add_argument("--kineto", type=FileText, nargs="+", required=True, metavar="FILE", help=text)
     text = "traces of ExecutionTraceObserver, in the same form"
     parser.add_argument("--et", type=FileText, nargs="+", default=(), metavar="FILE", help=text)
-    parser.add_argument("--step", default="median", metavar="N", help="an iteration's number, median, or all")
-    parser.add_argument("--host", choices=("segments", "none"), default="segments", help="work of the CPU, or none")
-    parser.add_argument("--gaps", choices=("nodes", "drop"), default="nodes", help="unexplained time")
+    parser.add_argument(
+        "--step",
+        default="median",
+        metavar="N",
+        help="an iteration, all, or median: of the first rank, but its first and last",
+    )
+    parser.add_argument(
+        "--host", choices=("segments", "none"), default="segments", help="nodes of the CPU, or of devices alone"
+    )
+    parser.add_argument(
+        "--gaps", choices=("nodes", "drop"), default="nodes", help="unexplained time: own nodes, or left out"
+    )
     text = "time of data transfer: simulated, or as recorded"
     parser.add_argument("--collectives", choices=("network", "recorded"), default="network", help=text)
     parser.add_argument("--skew", choices=("keep", "drop"), default="keep", help="between the starts of ranks")

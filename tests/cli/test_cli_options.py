@@ -49,3 +49,13 @@ def test_out_is_a_folder_and_o_a_file():
     texts = meanings()
     assert {metavar for metavar, _ in texts["--out"]} == {"FOLDER"}
     assert {metavar for metavar, _ in texts["--output"]} == {"FILE", "PREFIX"} and "-o" in texts
+
+
+def test_every_argument_says_what_it_is():
+    silent = [
+        f"{command.name} {action.metavar or action.dest}"
+        for command in every_command()
+        for action in command.arguments
+        if not action.help
+    ]
+    assert silent == []

@@ -26,8 +26,8 @@ def test_tables_of_options_are_those_of_the_parsers(page):
 def test_a_command_without_a_table_is_named(page):
     from cli_tables import filled
 
-    with pytest.raises(SystemExit, match=r"table: NAME.*check"):
-        filled(page.replace("<!-- table: check -->", "<!-- table: chekc -->"))
+    with pytest.raises(SystemExit, match=r"table:NAME.*check"):
+        filled(page.replace("<!--table:check-->", "<!--table:chekc-->"))
 
 
 def test_no_page_spells_a_command_in_a_former_way(repo):
