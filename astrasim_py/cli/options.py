@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections import Counter
@@ -216,19 +215,27 @@ def fold_text(rows: Iterable[Row], summaries: Iterable[Summary | None]) -> str:
 
 
 def look_text(folder: str | os.PathLike[str], out: str, rows: Iterable[Row]) -> str:
-    """A line with the commands that show a stored result and say where its time went; empty where none is stored, or
-    the point that they are of has too many messages to be replayed.
+    """A line with the commands that show a stored result and say where its time went; empty where none is stored. They
+    are of the point farthest from its bound that can be replayed; where none can, the line says how to list them.
     """
+    from astrasim_py.core.point_names import PointName, shell_word
+
     stored = [row for row in rows if row.status in ("done", "stuck", "limit")]
-    worst = min(stored, key=lambda row: (row.status != "done", row.efficiency or 1, -(row.time_ns or 0)), default=None)
-    if worst is None or (worst.message_hops or 0) > _MOST_REPLAYED or not os.path.isdir(folder):
+    stored.sort(key=lambda row: (row.status != "done", row.efficiency or 1, -(row.time_ns or 0)))
+    if not stored or not os.path.isdir(folder):
         return ""
     path = os.path.normpath(folder)
     name = os.path.basename(path)
     # A name is looked for in the folder of all results; a path says itself where it is.
     is_plain = os.path.dirname(path) == out == "results" and not os.path.lexists(name) and name[0] != "-"
-    text = shlex.quote(name if is_plain else path)
-    return f"look: view {text} · why: explain {text} --worst\n"
+    name = name if is_plain else path
+    row = next((row for row in stored if (row.message_hops or 0) <= _MOST_REPLAYED), None)
+    if row is None:
+        return f"look: results list {shell_word(name)}\n"
+    if row is stored[0]:
+        return f"look: view {shell_word(name)} · why: explain {shell_word(name)} --worst\n"
+    text = shell_word(str(PointName(name, {key: (value,) for key, value in row.sweep.items()})))
+    return f"look: view {text} · why: explain {text}\n"
 
 
 def each(items: Iterable[T], work: Callable[[T], R], codes: list[int]) -> Iterator[R]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from astrasim_py.cli import options
 from astrasim_py.cli.main import main
 
 SWEEP = """name: demo
@@ -41,7 +42,7 @@ def paste(capsys, line: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("out", "name"), [("results", "demo"), ("else where", "'else where/demo'"), ("results/", "results/demo")]
+    ("out", "name"), [("results", "demo"), ("else where", '"else where/demo"'), ("results/", "results/demo")]
 )
 def test_both_commands_work_when_they_are_pasted(scenario, capsys, out, name):
     line = last_line(capsys, scenario, "--jobs", 1, "--out", out)
@@ -62,6 +63,21 @@ def test_points_that_are_not_done_are_looked_at_too(scenario, capsys):
     line = last_line(capsys, scenario, "--jobs", 1, "--max-events", 10, code=4)
     assert line == "look: view demo · why: explain demo --worst"
     assert "this point is limit: more than 10 events" in paste(capsys, line)
+
+
+def test_points_that_take_minutes_to_replay_are_not_named(scenario, capsys, monkeypatch):
+    text = SWEEP.replace("[1 KiB, 1 MiB]", '{"a small, slow one": 1 KiB, large: 1 MiB}')
+    text = text.replace("npus: 4", "npus: $n").replace("sweep: {", "sweep: {n: [8, 4], ")
+    scenario.write_text(text)
+    assert options._MOST_REPLAYED > 112, "hops of a ring of 8"
+    monkeypatch.setattr(options, "_MOST_REPLAYED", 50)
+    line = last_line(capsys, scenario, "--jobs", 1)
+    assert line == 'look: view "demo@n=4,size=a small, slow one" · why: explain "demo@n=4,size=a small, slow one"'
+    assert "demo: n=4,size=a small, slow one" in paste(capsys, line)
+    monkeypatch.setattr(options, "_MOST_REPLAYED", 5)
+    line = last_line(capsys, scenario, "--jobs", 1)
+    assert line == "look: results list demo"
+    assert main(line.split()[1:]) == 0 and capsys.readouterr().out.count("done") == 4
 
 
 def test_a_training_step_ends_with_it_and_quiet_runs_do_not(scenario, capsys):
