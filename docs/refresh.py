@@ -101,9 +101,13 @@ def _network(keys: dict) -> str:
         return f"{keys['npus']} NPUs, a hybrid cube mesh of NVLinks"
     if keys["shape"] != "dgx":
         size = "×".join(map(str, keys["dims"])) if "dims" in keys else keys["npus"]
-        return f"{keys['shape']} of {size}, {keys['bandwidth']}, {keys['latency']}"
+        return f"{keys['shape']} of {size}, {keys['bandwidth']}, {_shown_time(keys['latency'])}"
     rails = f", {keys['rails']} rails" if "rails" in keys else ""
     return f"{keys['npus']} on {keys['nvlink_bandwidth']}, NICs of {keys['nic_bandwidth']}{rails}"
+
+
+def _shown_time(text: str) -> str:
+    return text.replace("us", "µs")
 
 
 def _npu(compute: dict) -> str:
@@ -118,7 +122,7 @@ def _npu(compute: dict) -> str:
 def links() -> str:
     """The presets of links."""
     rates = {name: preset_content(name)["link"] for name in preset_names("link")}
-    return "\n".join(f"* `{name}`: {link['bandwidth']}, {link['latency']}" for name, link in rates.items())
+    return "\n".join(f"* `{name}`: {link['bandwidth']}, {_shown_time(link['latency'])}" for name, link in rates.items())
 
 
 def presets() -> None:
