@@ -105,6 +105,13 @@ def test_nothing_is_said_where_nothing_saves_a_twentieth(tmp_path, text):
     assert hint_of(run(tmp_path, text)) is None
 
 
+def test_code_of_the_user_is_not_run_again_for_it(tmp_path):
+    path = tmp_path / "scenario.yaml"
+    path.write_text(RINGS)
+    scenario = ap.load_scenario(path, allow_code=True)
+    assert hint_of(ap.run(scenario, out=tmp_path / "out")) is None
+
+
 def test_a_run_says_the_same_again_without_simulating_again(tmp_path, monkeypatch):
     first = hint_of(run(tmp_path, RINGS))
     from astrasim_py.runs import better_algorithm
