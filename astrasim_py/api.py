@@ -30,6 +30,7 @@ from astrasim_py.topology.model import Topology
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from astrasim_py.core.point_names import PointName
     from astrasim_py.runs.plan import PointKeys
     from astrasim_py.runs.progress import Progress
     from astrasim_py.runs.sweep import RunResult
@@ -57,7 +58,8 @@ def run(
     Parameters
     ----------
     scenario : path, mapping or LoadedScenario
-        A YAML file, or the same keys and values as a dict; files that a dict names are looked up in the current folder.
+        A YAML file, of all points or of those of ``"x.yaml@size=1 MiB,topology=ring"``; or the same keys and values as
+        a dict; files that a dict names are looked up in the current folder.
     overrides : mapping, or sequence of str
         Key → value, ``{"topologies.ring.npus": 16}``; or ``"KEY=VALUE"``, as with ``--set``.
     out : path
@@ -96,8 +98,14 @@ def run(
     from astrasim_py.runs.sweep import run_scenario
     from astrasim_py.scenario.load import LoadedScenario, load_scenario, with_overrides
 
+    names: Sequence[PointName] = ()
     if isinstance(scenario, LoadedScenario):
         loaded = with_overrides(scenario, overrides)
+    elif isinstance(scenario, str) and "@" in scenario:
+        from astrasim_py.inspection.point_choice import point_name
+
+        names = [point_name(scenario, out)]
+        loaded = load_scenario(names[0].name, overrides)
     else:
         loaded = load_scenario(scenario, overrides)
     return run_scenario(
@@ -107,6 +115,7 @@ def run(
         jobs=jobs,
         cluster=cluster,
         points=points,
+        names=names,
         fresh=fresh,
         figures=figures,
         strict=strict,

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from astrasim_py.cli import options, shared_options
+from astrasim_py.cli.names import names_of_files
 from astrasim_py.cli.output import printed
 from astrasim_py.cli.trace_share import check_apart, groups_beside, write_set
+from astrasim_py.cli.values import algorithms_of
 from astrasim_py.core.errors import UsageError
 
 
@@ -14,8 +16,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--inline",
         action="store_true",
-        help="IN is a scenario of one point, or a prefix of .et files of a workload: write its traces to a prefix OUT "
-        "with the nodes of algorithms in place of collectives",
+        help="IN is a scenario of one point (or X.yaml@key=value,…), or a prefix of .et files of a workload: write its "
+        "traces to a prefix OUT with the nodes of algorithms in place of collectives",
     )
     shared_options.add(parser, "--algorithm", note="with --inline and traces")
     options.add(parser, "--set", "--allow-code", note="with --inline")
@@ -25,15 +27,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Inline; says on stdout what was written and what could not be kept."""
     from astrasim_py.preparation.prepare import prepare
+    from astrasim_py.runs.chosen_points import chosen_point
     from astrasim_py.scenario.expand import expand
     from astrasim_py.system.inlining import inline
 
-    check_apart(args.target, args.source)
-    points = expand(_scenario(args))
-    if len(points) > 1:
-        axes = ", ".join(points[0].values)
-        raise UsageError(args.source, f"has {len(points)} points, which differ in {axes}", "choose one with --set")
-    prepared = prepare(points[0])
+    (name,) = names_of_files([args.source])
+    check_apart(args.target, name.name)
+    point = chosen_point(expand(_scenario(args, name.name)), name)
+    prepared = prepare(point)
     workload, lost, inlined, _ = inline(prepared.problem, _job(args, [job.name for job in prepared.problem.jobs]))
     files = write_set(args, workload)
     warnings, hints = ([*getattr(prepared.notes, name), *getattr(inlined, name)] for name in ("warnings", "hints"))
@@ -64,19 +65,16 @@ def say_converted(
             print(f"{kind}: {text}")
 
 
-def _scenario(args: argparse.Namespace):
+def _scenario(args: argparse.Namespace, source: str):
     """The scenario; of traces alone one that gives them a network, which does not matter here."""
     from astrasim_py.chakra.et_io import read_prefix
     from astrasim_py.scenario.load import load_scenario
 
-    if args.source.endswith((".yaml", ".yml")):
+    if source.endswith((".yaml", ".yml")):
         if args.algorithm:
             raise UsageError("--algorithm", "is for traces; a scenario names its own", "write --set algorithms.…=…")
-        return load_scenario(args.source, args.set, allow_outside=True, allow_code=args.allow_code)
-    algorithms = dict(text.partition("=")[::2] for text in args.algorithm)
-    wrong = next((text for text in args.algorithm if "=" not in text), None)
-    if wrong is not None:
-        raise UsageError("--algorithm", f'"{wrong}" names no collective', "write e.g. all_reduce=ring")
+        return load_scenario(source, args.set, allow_outside=True, allow_code=args.allow_code)
+    algorithms = algorithms_of(args.algorithm)
     network = {"shape": "switch", "npus": max(len(read_prefix(args.source)), 2), "bandwidth": "100 GB/s"}
     groups = groups_beside(args.source)
     trace = {"trace": args.source} | ({"groups": groups} if groups else {})

@@ -23,6 +23,13 @@ def point_names(words: Sequence[str], out: str) -> list[PointName]:
     return point_choice.point_names(words, out)
 
 
+def names_of_files(words: Sequence[str]) -> list[PointName]:
+    """Files, or prefixes of files, and values of a scenario's points behind ``@``. Raises UsageError."""
+    from astrasim_py.core.point_names import SIGN, PointName
+
+    return point_names(words, "results") if any(SIGN in word for word in words) else [PointName(word) for word in words]
+
+
 def one_scenario(word: str) -> PointName:
     """The scenario file, and values of one point, that a word names. Raises UsageError."""
     from astrasim_py.inspection import point_choice

@@ -116,6 +116,7 @@ def _scenario(args: argparse.Namespace) -> tuple:
     import yaml
     from pydantic import ValidationError
 
+    from astrasim_py.cli.values import algorithms_of
     from astrasim_py.core.document import parse_document
     from astrasim_py.core.strict_model import mistakes, tuples
     from astrasim_py.scenario.load import check_document
@@ -160,7 +161,7 @@ def _scenario(args: argparse.Namespace) -> tuple:
         "topologies": {args.on: machine(args.on, npus)},
         "compute": {"preset": args.on},
         "workload": {kind: keys, "memory": "ignore" if args.ignore_memory else "fit"},
-        "algorithms": dict(_algorithm(text) for text in args.algorithm),
+        "algorithms": algorithms_of(args.algorithm),
         "record": args.record or "summary",
     }
     document = parse_document(yaml.safe_dump(plain, sort_keys=False), "train")
@@ -194,13 +195,6 @@ def _plain(text: str) -> object:
     from astrasim_py.core.document import parse_document
 
     return parse_document(text, "train").plain()
-
-
-def _algorithm(text: str) -> tuple[str, str]:
-    collective, equals, builder = text.partition("=")
-    if not equals:
-        raise UsageError("--algorithm", f'"{text}" names no builder', "write e.g. all_reduce=ring")
-    return collective, builder
 
 
 def _write(args: argparse.Namespace, point) -> int:

@@ -1,6 +1,8 @@
 """Values of options: lists of numbers, and files that are to be written."""
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 from astrasim_py.core.errors import OutputError, UsageError
 from astrasim_py.core.files import make_folders, named
@@ -22,6 +24,19 @@ def number_list(text: str, place: str) -> list[int]:
             raise UsageError(place, f'"{part}" runs backwards, or too far', "write e.g. 0-7,12")
         numbers += range(first, last + 1)
     return numbers
+
+
+def algorithms_of(texts: Sequence[str]) -> dict[str, Any]:
+    """Values of ``--algorithm COLLECTIVE=NAME``, as they are under ``algorithms:`` of a scenario. Raises UsageError."""
+    from astrasim_py.core.document import parse_document
+
+    table: dict[str, Any] = {}
+    for text in texts:
+        collective, sign, name = text.partition("=")
+        if not sign or not name.strip():
+            raise UsageError("--algorithm", f'"{text}" is not COLLECTIVE=NAME', "write e.g. all_reduce=ring")
+        table[collective.strip()] = parse_document(name, "--algorithm").plain()
+    return table
 
 
 def make_parent(target: str) -> None:

@@ -1,8 +1,8 @@
 """Verify algorithms: are they well-formed, do they terminate, are they correct, are they free of races?
 
 ALGORITHM is MSCCL XML (X.xml), a prefix of .et files, an .npz, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]; or
-a workload, of which every collective is verified, and what tiles wait for: a scenario (X.yaml), or the prefix of what
-convert --inline wrote.
+a workload, of which every collective is verified, and what tiles wait for: a scenario (X.yaml, of all its points, or
+X.yaml@key=value,…), or the prefix of what convert --inline wrote.
 Exits with 1 if one of the four verdicts is no, and then shows a counterexample.
 """
 
@@ -11,9 +11,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from astrasim_py.cli import shared_options
+from astrasim_py.cli.names import names_of_files
 from astrasim_py.cli.options import add, format_option
 from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import EXIT_CHECK_FAILED, EXIT_OK, AstraError, ErrorList, UsageError
+from astrasim_py.core.point_names import PointName
 from astrasim_py.core.units import number_of
 
 #: Keys of a verdict in JSON, in this order.
@@ -52,11 +54,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    sources = names_of_files(args.sources)
     for option, value in (("--slots", args.slots), ("--switch-slots", args.switch_slots)):
         if value is not None and not 1 <= value <= MAX_SLOTS:
             raise UsageError(option, f"{value} is out of range", f"write 1 to {MAX_SLOTS}")
     for option, value in (("--set", args.set), ("--allow-code", args.allow_code)):
-        if value and not all(map(_is_scenario, args.sources)):
+        if value and not all(map(_is_scenario, sources)):
             raise UsageError(option, "is for scenarios", "drop it")
     contract = None
     if args.contract:
@@ -64,9 +67,9 @@ def run(args: argparse.Namespace) -> int:
 
         contract = read_contract(args.contract)
     found, refused = [], []
-    for source in args.sources:
+    for source in sources:
         try:
-            found += _scenario(source, args) if _is_scenario(source) else [_verified(source, args, contract)]
+            found += _scenario(source, args) if _is_scenario(source) else [_verified(str(source), args, contract)]
         except AstraError as error:
             if len(args.sources) == 1:
                 raise
@@ -117,8 +120,8 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
     return source, what, verify(what, slots=args.slots, switch_slots=args.switch_slots, contract=contract)
 
 
-def _is_scenario(source: str) -> bool:
-    return source.endswith((".yaml", ".yml"))
+def _is_scenario(source: PointName) -> bool:
+    return source.name.endswith((".yaml", ".yml"))
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -128,9 +131,10 @@ def _check_options(args: argparse.Namespace) -> None:
             raise UsageError(option, "is for algorithms, and this is a workload", "drop it")
 
 
-def _scenario(source: str, args: argparse.Namespace) -> list[tuple[str, object, Any]]:
+def _scenario(source: PointName, args: argparse.Namespace) -> list[tuple[str, object, Any]]:
     """What `_verified` gives, of the workloads of a scenario, inlined."""
     from astrasim_py.preparation.prepare import prepare
+    from astrasim_py.runs.chosen_points import chosen_numbers
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.load import load_scenario
     from astrasim_py.system.inlining import inline
@@ -139,7 +143,8 @@ def _scenario(source: str, args: argparse.Namespace) -> list[tuple[str, object, 
     _check_options(args)
     found: list[tuple[str, object, Any]] = []
     allowed = {"allow_outside": True, "allow_code": args.allow_code}
-    points = expand(load_scenario(source, [*args.set, "verify=false"], **allowed))
+    expanded = expand(load_scenario(source.name, [*args.set, "verify=false"], **allowed))
+    points = [expanded[number] for number in chosen_numbers(expanded, [source])]
     for point in points:
         prepared = prepare(point)
         for number, job in enumerate(prepared.problem.jobs):
@@ -148,7 +153,7 @@ def _scenario(source: str, args: argparse.Namespace) -> list[tuple[str, object, 
             verdict = replace(
                 verify_workload(traces, made.contracts), warnings=(*prepared.notes.warnings, *made.notes.warnings)
             )
-            names = [source, point.name * (len(points) > 1), job.name * (len(prepared.problem.jobs) > 1)]
+            names = [source.name, point.name * (len(points) > 1), job.name * (len(prepared.problem.jobs) > 1)]
             found.append((" ".join(filter(None, names)), _Inlined(len(traces)), verdict))
     return found
 

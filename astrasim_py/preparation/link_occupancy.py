@@ -37,7 +37,7 @@ def read_occupancy(path: str | os.PathLike, topology: Topology, place: str = "")
     """
     file_place = f"{place}: {path}" if place else str(path)
     remedy = "give what synthesize --write-occupied wrote"
-    data = read_regular(path, MAX_HOLDS, ScenarioError, what="a .csv of --schedule", remedy="occupy less")
+    data = read_regular(path, MAX_HOLDS, ScenarioError, what="a .csv of --write-occupied", remedy="occupy less")
     try:
         table = read_csv(data)
         link, src, dst, start, end = (np.asarray(table[name], dtype=np.int64) for name in HOLDS[:5])

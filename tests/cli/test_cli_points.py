@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+import astrasim_py as ap
 from astrasim_py.cli.main import main
 
 SCENARIO = """
@@ -93,6 +94,24 @@ def test_figures_and_pages_of_a_point(told, folder):
     assert code == 0 and all(line.startswith("results/rings/figures/") for line in out.splitlines())
     code, out, _ = told("view", f"copied@home/rings{point}", "@topology=fast", "-o", "two.html")
     assert (code, out) == (0, "two.html\n") and (folder / "two.html").is_file()
+
+
+def test_points_of_a_scenario_are_verified_and_inlined(told, folder):
+    point = "rings.yaml@size=1 MiB,topology=ring"
+    code, out, _ = told("verify", point, "--format", "json")
+    assert code == 0 and len(json.loads(out)) == 2
+    assert "means 2 points, not one point; they differ in placement" in told("convert", "--inline", point, "in/x")[2]
+    assert told("convert", "--inline", f"{point},placement=in a row", "in/x")[0] == 0
+    assert (folder / "in" / "x.3.et").is_file()
+
+
+def test_python_takes_the_same_names(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    result = ap.run("rings.yaml@size=1 MiB,topology=ring")
+    assert len(result.rows) == 2 and result.left_out == 6
+    ratios = [row.ratio for row in ap.compare("rings@topology=ring", "rings@topology=fast").rows]
+    assert len(ratios) == 4 and all(ratio < 1 for ratio in ratios)
+    assert ap.explain("rings@size=1 MiB,topology=ring,placement=in a row").makespan == result.rows[0].time_ps
 
 
 def test_former_spellings_are_accepted_and_name_the_new_one(told, folder):
