@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         corrected=args.corrected,
     )
     if args.to_scenario is not None:
-        return _write_scenario(args.to_scenario, request)
+        return _write_scenario(args.to_scenario, request, args.format)
     ignored = [name for name in IGNORED if getattr(args, name[2:].replace("-", "_")) is not None]
     result, point = run_request(request, options, out=args.out)
     row, code = point.row, point.manifest.exit_code
@@ -132,7 +132,7 @@ def _backend_text(request: "AstraSimRequest") -> str:
     return f"backend: {request.backend}, as ASTRA-sim's analytical network backend has it; ns-3 is not modelled"
 
 
-def _write_scenario(target: str, request: "AstraSimRequest") -> int:
+def _write_scenario(target: str, request: "AstraSimRequest", form: str) -> int:
     from astrasim_py.astra_sim.to_scenario import scenario_text
 
     if not target.endswith((".yaml", ".yml")):
@@ -144,7 +144,8 @@ def _write_scenario(target: str, request: "AstraSimRequest") -> int:
         for file in (request.workload, request.system, request.network)
     ]
     outside = " --allow-outside" if any(name.startswith("..") for name in names) else ""
-    print(f"{target}: run it with astrasim-py {target}{outside}")
+    if not printed(form, {"files": [target]}):
+        print(f"{target}: run it with astrasim-py {target}{outside}")
     return EXIT_OK
 
 

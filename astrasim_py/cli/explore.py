@@ -123,7 +123,9 @@ def _answer(args: argparse.Namespace, priced, names: Sequence["PointName"]) -> i
         if args.figures:
             from astrasim_py.exploration.figures import write_waterfall
 
-            lines += f"\n\nfigure: {write_waterfall(args.out, priced.exploration.name, first, second)}"
+            figure = write_waterfall(args.out, priced.exploration.name, first, second)
+            lines += f"\n\nfigure: {figure}"
+            complain([f"figure: {figure}"] if args.format != "text" else ())
     if not printed(args.format, answer):
         print(lines)
     return 0
@@ -170,6 +172,7 @@ def _table(args: argparse.Namespace, priced) -> int:
     shown = [text.table_row(row, args.flops) for row in rows[: args.rows]]
     keyed = [{key: row[key] for key in text.LAYOUT.values()} | cells for row, cells in zip(rows, shown, strict=False)]
     document = {"configurations": priced.grid.count, "refused": priced.refused, "rows": keyed, "what_if": changes}
+    document |= {"results": args.folder and str(args.folder), "files": [*filter(None, (args.all, args.parquet))]}
     if printed(args.format, document | best, shown):
         return code
     print(text.refused_text(priced.refused, priced.grid.count))
