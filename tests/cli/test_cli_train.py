@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from functools import partial
 from importlib.metadata import EntryPoint
@@ -15,6 +16,7 @@ from astrasim_py.chakra.read_workload import read_workload
 from astrasim_py.cli.main import main
 from astrasim_py.cli.verbs import VERBS
 from astrasim_py.core import registry
+from astrasim_py.core.units import format_time
 from astrasim_py.topology.hardware import machine
 
 SMALL = ["train", "{base: llama3-8b, layers: 4}", "--gpus", "8", "--tp", "2", "--pp", "2", "--seq", "1024"]
@@ -221,3 +223,14 @@ def test_a_fold_says_that_it_is_exact_or_by_how_much_it_is_off(capsys, tmp_path,
 def test_dotted_keys_are_taken_on_the_command_line(capsys, more, same):
     argv = ["train", "llama2-7b", "--gpus", "8", "--gbs", "64", "--seq", "2048", "--explain", "--ignore-memory"]
     assert out(capsys, *argv, *more) == out(capsys, *argv, *same) != out(capsys, *argv)
+
+
+def test_an_algorithm_that_is_advised_is_an_option(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["train", "mpt-125m", "--gpus", "16", "--gbs", "16", "--seq", "128"]
+    assert main(words) == 0
+    (hint,) = (line for line in capsys.readouterr().err.splitlines() if "hint: the run takes" in line)
+    time, _, option = hint.partition(", not ")
+    assert main([*words, *shlex.split(option.partition(" with ")[2]), "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert format_time(round(row["time_ns"] * 1000)) == time.partition("takes ")[2]
