@@ -102,7 +102,8 @@ function drawBars(context, run, x, view, row) {
     // A receive is posted long before its message comes.
     context.globalAlpha = kind === "recv" ? 0.35 : 1;
     // Whole pixels: thin rows look alike.
-    context.fillRect(begin, Math.round(y), Math.max(wide, 0.5), Math.max(Math.floor(bar), 1));
+    const high = split ? Math.floor(bar) : Math.round(y + bar) - Math.round(y);
+    context.fillRect(begin, Math.round(y), Math.max(wide, 0.5), Math.max(high, 1));
     context.globalAlpha = 1;
     const text = bars.names[bars.name[i]];
     if (bar < 10 || !text || wide < 3 * text.length || context.measureText(text).width > wide - 6) continue;
@@ -174,7 +175,7 @@ function unseen(run, { row, narrow }, pane, wanted) {
   if (run.bars.note) notes.push(run.bars.note);
   const rows = Math.floor((pane - topOf()) / row);
   if (wanted > pane + 1 && rows < count) notes.push(`${count - rows} of ${count} rows are out of sight: scroll the chart`);
-  else if (row < 5) notes.push(`${count} rows in sight: r makes them taller`);
+  else if (row < 5 && !run.bars.note) notes.push(`${count} rows in sight: r makes them taller`);
   if (narrow) notes.push(`${narrow.toLocaleString("en")} bars are too short to be told apart: + enlarges the time`);
   return notes.join("; ");
 }

@@ -9,7 +9,7 @@ import { element, showDetails } from "./details.js";
 
 export const by = (id) => document.getElementById(id);
 export const state = {
-  runs: [], time: 0, span: 1, moments: [], playing: 0, chosen: null, of: 0, last: 0, frames: [], dirty: true,
+  runs: [], time: 0, span: 1, moments: [], playing: 0, chosen: null, of: 0, last: 0, dirty: true,
   view: { from: 0, to: 1, tall: false },
 };
 window.page = state; // for tests and for the curious
@@ -87,7 +87,6 @@ export function setPlaying(direction) {
   if (direction > 0 && state.time >= state.span) state.time = 0;
   if (direction < 0 && state.time <= 0) state.time = state.span;
   state.last = 0;
-  state.frames = [];
   for (const [id, way, text] of [["play", 1, "Play ▶"], ["reverse", -1, "◀ Play"]]) {
     by(id).textContent = state.playing === way ? "Pause" : text;
     by(id).setAttribute("aria-pressed", String(state.playing === way));
@@ -121,9 +120,6 @@ function frame(now) {
     const past = state.last ? ((now - state.last) / 1000) * (state.span / Number(by("speed").value)) : 0;
     setTime(state.time + state.playing * past);
     state.last = now;
-    state.frames.push(now);
-    while (state.frames[0] < now - 1000) state.frames.shift();
-    by("rate").textContent = `${state.frames.length} frames/s`;
     if (state.time >= state.span ? state.playing > 0 : state.time <= 0 && past) setPlaying(0);
   }
   if (state.dirty) draw();
@@ -230,7 +226,7 @@ function togglePresent() {
 /** `?present` or `#present` in the address: large type; `embed`: the run alone, as part of another page. */
 function readAddress() {
   const words = `${location.search.slice(1)}&${location.hash.slice(1)}`.split("&");
-  document.body.classList.toggle("embed", words.includes("embed"));
+  document.body.classList.add(words.includes("embed") ? "embed" : "whole");
   if (words.includes("present")) setPresent(true);
   if (words.includes("play")) setPlaying(1);
 }
@@ -254,7 +250,10 @@ function listen() {
   for (const [id, act] of Object.entries(clicks)) by(id).addEventListener("click", act);
   by("time").addEventListener("input", () => setTime((Number(by("time").value) / 10000) * state.span));
   by("find").addEventListener("change", () => find(by("find").value));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ({ matches }) => setTheme(matches ? "dark" : "light"));
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const likeSystem = () => setTheme(system.matches ? "dark" : "light");
+  system.addEventListener("change", likeSystem);
+  likeSystem();
   listenToPrinter();
   window.addEventListener("resize", () => (state.dirty = true));
   window.addEventListener("hashchange", readAddress);

@@ -5,9 +5,9 @@ import { PALETTE, STEPS, colours, font, lookOf, prepared, stepOf, zoom } from ".
 
 const MARGIN = 28;
 /** How much a link is bent: the part of its length by which its middle stands aside, twice. */
-const BENDS = [0.09, 0.16, 0.22, 0.26, 0.32, 0.4];
+const BENDS = [0.09, 0.05, 0.13, 0.17, 0.22, 0.26, 0.32, 0.4];
 /** More links × vertices than this are all bent alike. */
-const MOST_PAIRS = 2_000_000;
+const MOST_PAIRS = 500_000;
 
 /** The curve of a link in the plane: bent to one side, so that both directions are seen apart. */
 function curveOf(x, y, from, to, bend) {
@@ -18,8 +18,8 @@ function curveOf(x, y, from, to, bend) {
 /** How near a curve comes to a vertex that it does not join. */
 function clearanceOf(curve, x, y, from, to) {
   let least = Infinity;
-  for (let i = 1; i < 16; i++) {
-    const [cx, cy] = pointOn(curve, i / 16);
+  for (let i = 1; i < 24; i++) {
+    const [cx, cy] = pointOn(curve, i / 24);
     for (let v = 0; v < x.length; v++) {
       if (v === from || v === to) continue;
       const square = (x[v] - cx) ** 2 + (y[v] - cy) ** 2;
@@ -79,7 +79,7 @@ export function laidOut(run, width, height) {
   const placeY = (value) => height / 2 - (value - (y0 + y1) / 2) * unit;
   const curves = plane.map((curve) => curve.map((value, i) => (i % 2 ? placeY(value) : placeX(value))));
   const [px, py] = [x.map(placeX), y.map(placeY)];
-  const room = Math.min((zoom() > 1 ? 0.27 : 0.32) * closest(px, py), 0.85 * clear * unit);
+  const room = Math.min((zoom() > 1 ? 0.27 : 0.32) * closest(px, py), 0.9 * clear * unit);
   return { px, py, curves, radius: Math.max(1.5, Math.min(13 * zoom(), room)), width, height, zoom: zoom() };
 }
 
@@ -210,7 +210,14 @@ function drawVertices(context, run, px, py, radius, colour, chosen) {
   context.textBaseline = "middle";
   context.fillStyle = colour.text;
   [context.lineWidth, context.strokeStyle] = [3, colour.back]; // an edge, to be read on links
-  const beside = (v, x, y) => (context.strokeText(name[v], x, y), context.fillText(name[v], x, y));
+  const written = [];
+  const beside = (v, x, y) => {
+    const half = context.measureText(name[v]).width / 2 + 2;
+    if (written.some((other) => Math.abs(other.x - x) < other.half + half && Math.abs(other.y - y) < 10 * zoom())) return;
+    written.push({ x, y, half });
+    context.strokeText(name[v], x, y);
+    context.fillText(name[v], x, y);
+  };
   const inside = radius >= 6 * zoom();
   const npus = isSwitch.flatMap((one, v) => (one ? [] : [v]));
   const switches = isSwitch.flatMap((one, v) => (one ? [v] : []));
@@ -222,7 +229,7 @@ function drawVertices(context, run, px, py, radius, colour, chosen) {
     else if (place % every === 0) beside(v, px[v] - radius - 5 * zoom(), py[v] - radius - 3 * zoom());
   });
   context.font = font(11);
-  if (switches.length <= 32) for (const v of switches) beside(v, px[v], py[v] - radius - 7 * zoom());
+  for (const v of switches) beside(v, px[v], py[v] - radius - 7 * zoom());
 }
 
 /** What is at a place of the canvas: {kind: "message" | "vertex" | "link" | "broken", index}, or null. */

@@ -48,7 +48,7 @@ let theme = {};
 export function colours() {
   if (!theme.text) {
     const style = getComputedStyle(document.documentElement);
-    for (const name of ["text", "soft", "line", "panel", "idle", "vertex", "cursor", "path", "back", "dark"]) {
+    for (const name of ["text", "soft", "line", "panel", "idle", "vertex", "cursor", "path", "back"]) {
       theme[name] = style.getPropertyValue(`--${name}`).trim();
     }
   }
@@ -60,7 +60,7 @@ export function themeChanged() {
 }
 
 export function isDark() {
-  return getComputedStyle(document.documentElement).getPropertyValue("--dark").trim() === "1";
+  return document.documentElement.dataset.theme === "dark";
 }
 
 /** Links are told apart by use up to these shares, percent; the colour and the width of each. */
@@ -74,5 +74,5 @@ export function stepOf(share) {
 
 /** Colour and width of a step: the fuller, the further from the background, so that brightness alone tells it, too. */
 export function lookOf(step) {
-  return { colour: PALETTE[colours().dark === "1" ? "use_dark" : "use"][step], width: WIDTHS[step] };
+  return { colour: PALETTE[isDark() ? "use_dark" : "use"][step], width: WIDTHS[step] };
 }

@@ -196,9 +196,9 @@ def _fitting(
         visible = np.isin(bars["rank"], shown)
         bars = {name: column[visible] for name, column in bars.items()}
         left_out = count - int(visible.sum())
-        notes.append(f"{left_out:,} bars are left out, for {rows} of {ranks} ranks have a row, evenly spaced")
+        notes.insert(0, f"{left_out:,} bars left out: {rows} of {ranks} ranks have a row, evenly spaced")
     some = max(ranks * _MOST_BARS // before - 1, 0)
-    return bars, shown, f"{'; '.join(notes)}; view NAME --ranks 0-{some} shows all bars of these ranks"
+    return bars, shown, f"{'; '.join(notes)}; view NAME --ranks 0-{some} shows these in full"
 
 
 def _evenly(count: int, ranks: int) -> np.ndarray:

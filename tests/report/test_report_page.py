@@ -314,8 +314,8 @@ def test_the_page_says_which_ranks_have_a_row(page, folder, monkeypatch):
     few = folder / "few.html"
     assert main(["view", f"{folder / 'results' / 'seen'}@topology=torus", "-o", str(few)]) == 0
     shown(page, few)
-    assert "20 bars are left out, for 6 of 16 ranks have a row, evenly spaced" in page.inner_text("#runs")
-    assert "view NAME --ranks 0-5 shows all bars of these ranks" in page.inner_text("#runs")
+    assert "20 bars left out: 6 of 16 ranks have a row, evenly spaced" in page.inner_text("#runs")
+    assert "view NAME --ranks 0-5 shows these in full" in page.inner_text("#runs")
     assert page.evaluate("window.page.runs[0].bars.ranks") == [0, 2, 5, 8, 10, 13]
     for name, text in (("2", "does now\nforward"), ("3", "not known: its bars are left out")):
         page.fill("#find", name)
@@ -423,6 +423,54 @@ def test_large_type_for_a_projector(page, folder):
         page.wait_for_selector("body[data-ready]")
         assert page.evaluate(large)
         page.goto("about:blank")
+
+
+LINKS = {"bandwidth": "50 GB/s", "latency": "500 ns"}
+PETERSEN = [pair for i in range(5) for pair in ((i, (i + 1) % 5), (i, i + 5), (i + 5, (i + 2) % 5 + 5))]
+NETWORKS = {
+    "petersen": {
+        "shape": "edge_list",
+        "edges": [{"src": a, "dst": b, **LINKS} for p in PETERSEN for a, b in (p, p[::-1])],
+    },
+    "torus": {"shape": "torus", "dims": [8, 8], **LINKS},
+    "cube": {"shape": "torus", "dims": [4, 4, 4], **LINKS},
+    "hypercube": {"shape": "hypercube", "npus": 32, **LINKS},
+    "fat_tree": {"shape": "fat_tree", "k": 4, **LINKS},
+    "dragonfly": {"shape": "dragonfly", "a": 4, "h": 2, "p": 2, **LINKS},
+    "two": {"shape": "ring", "npus": 2, **LINKS},
+}
+
+
+@pytest.mark.slow
+def test_vertices_and_links_of_networks_stand_clear_of_vertices(page, tmp_path):
+    """No vertex touches another one, nor a link that ends elsewhere."""
+    scenario = {
+        "name": "clear",
+        "topologies": NETWORKS,
+        "workload": [{"compute": {"time": "1 us"}}],
+        "sweep": {"topology": list(NETWORKS)},
+    }
+    ap.run(scenario, out=tmp_path, jobs=1)
+    for name in NETWORKS:
+        assert main(["view", f"{tmp_path / 'clear'}@topology={name}", "-o", str(tmp_path / "net.html")]) == 0
+        shown(page, tmp_path / "net.html")
+        drawn(page)
+        radius, apart, beside = page.evaluate("""(run => {
+            const { px, py, curves, radius } = run.layout, { src, dst } = run.links;
+            let [apart, beside] = [Infinity, Infinity];
+            px.forEach((x, v) => px.forEach((a, w) => {
+                if (w > v) apart = Math.min(apart, Math.hypot(a - x, py[w] - py[v]));
+            }));
+            curves.forEach(([ax, ay, bx, by, cx, cy], link) => px.forEach((x, v) => {
+                if (v === src[link] || v === dst[link]) return;
+                for (let t = 0; t <= 1; t += 0.02) beside = Math.min(beside, Math.hypot(
+                    (1 - t) * (1 - t) * ax + 2 * t * (1 - t) * bx + t * t * cx - x,
+                    (1 - t) * (1 - t) * ay + 2 * t * (1 - t) * by + t * t * cy - py[v]));
+            }));
+            return [radius, apart, beside === Infinity ? null : beside];
+        })(window.page.runs[0])""")
+        assert radius >= 1.5 and apart > 2 * radius, name
+        assert beside is None or beside >= radius, name
 
 
 @pytest.mark.slow
