@@ -12,7 +12,7 @@ from worlds.training import ByWork, layout_of
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.cli.main import main
 from astrasim_py.sharing.price import LEVELS, original_of, rank_correlation
-from astrasim_py.topology.edge_list import read_edge_list
+from astrasim_py.topology.topology_files import read_edge_list
 from astrasim_py.training.traces import training_workload
 
 TOPOLOGY = "# npus 8\nsrc,dst,bandwidth,latency\n" + "".join(

@@ -19,7 +19,7 @@ from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule, Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.topology import Topology, build
-from astrasim_py.topology.edge_list import read_edge_list
+from astrasim_py.topology.topology_files import read_edge_list
 
 pytest.importorskip("ortools.sat.python.cp_model")
 

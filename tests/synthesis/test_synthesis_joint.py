@@ -19,7 +19,7 @@ from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.search.multi_start import Effort
 from astrasim_py.synthesis.search.tree_packing_search import JOINT, Packing, improved
 from astrasim_py.topology import build
-from astrasim_py.topology.edge_list import read_edge_list
+from astrasim_py.topology.topology_files import read_edge_list
 
 TACOS = CostModel(link_busy="latency+bytes")
 LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}

@@ -14,7 +14,7 @@ from worlds.networks import synthesize
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.topology import build
-from astrasim_py.topology.edge_list import read_edge_list
+from astrasim_py.topology.topology_files import read_edge_list
 
 TACOS = CostModel(link_busy="latency+bytes")
 MIB = 2**20
