@@ -225,6 +225,7 @@ def test_dotted_keys_are_taken_on_the_command_line(capsys, more, same):
     assert out(capsys, *argv, *more) == out(capsys, *argv, *same) != out(capsys, *argv)
 
 
+@pytest.mark.slow
 def test_an_algorithm_that_is_advised_is_an_option(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["train", "mpt-125m", "--gpus", "16", "--gbs", "16", "--seq", "128"]
