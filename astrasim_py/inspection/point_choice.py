@@ -1,6 +1,7 @@
 """Which stored points a person means by ``NAME[@key=value,…]``."""
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -57,15 +58,21 @@ def _inside(out: str | os.PathLike) -> list[str]:
     return [name for name in names_in(Path(out)) if os.path.isdir(Path(out) / name)]
 
 
+def _values_hint(name: str, out: str | os.PathLike) -> str:
+    """What to write where values may be meant that are not written as such; else nothing."""
+    inside = _inside(out)
+    for sign in re.finditer(SIGN, name):
+        if name[: sign.start()] in inside or os.path.exists(name[: sign.start()]):
+            behind = name[sign.end() :]
+            return f"quote a value that holds {SIGN} or =" if "=" in behind else f"write key=value behind {SIGN}"
+    return f"write the name before it: NAME{SIGN}{name}" if "=" in name and SIGN not in name else ""
+
+
 def _guess(name: str, out: Path) -> str:
     """What may be meant by a name that there is not."""
-    inside = _inside(out)
-    before, sign, _ = name.partition(SIGN)
-    if sign and (before in inside or os.path.exists(before)):
-        return f"write key=value behind {SIGN}"
-    if "=" in name and not sign:
-        return f"write the name before it: NAME{SIGN}{name}"
-    if inside:
+    if hint := _values_hint(name, out):
+        return hint
+    if inside := _inside(out):
         return did_you_mean(name, inside)
     return "run a scenario first, or say with --out where results are"
 
@@ -77,8 +84,10 @@ def scenario_file(name: PointName, out: str | os.PathLike = "results") -> PointN
     if os.path.exists(name.name) and not os.path.isdir(name.name):
         return name
     if not os.path.exists(name.name) and not os.path.isdir(Path(out) / name.name):
-        files = [str(path.parent / path.name) for path in Path(os.path.dirname(name.name)).glob("*.y*ml")]
-        remedy = did_you_mean(name.name, [*sorted(files), *_inside(out)])
+        files = [str(path) for path in Path(os.path.dirname(name.name)).glob("*.y*ml")]
+        near = did_you_mean(name.name, [*sorted(files), *_inside(out)])
+        begin = near if near.startswith("did") else "check the name, or begin with a lesson: astrasim-py new"
+        remedy = _values_hint(name.name, out) or begin
         raise UsageError(name.name, f"is no scenario file, and no name in {out}", remedy)
     folder, values = folder_of(name.name, out), dict(name.values)
     if os.path.isfile(folder / MANIFEST):

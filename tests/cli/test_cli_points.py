@@ -128,6 +128,9 @@ def test_former_spellings_are_accepted_and_name_the_new_one(told, folder):
     ("words", "said"),
     [
         (["run", "rigns.yaml@size=1 MiB"], 'did you mean "rings.yaml"?'),
+        (["run", "rings.yaml@placement=a@b=c"], "quote a value that holds @ or ="),
+        (["explain", "rings@placement=a@b"], "quote a value that holds @ or ="),
+        (["run", "rings.yaml@size"], "write key=value behind @"),
         (["run", "rings.yaml@sizes=1 MiB"], 'rings.yaml@sizes: is not swept; did you mean "size"? swept are topology'),
         (["check", "rings.yaml@size=2 MiB"], 'rings.yaml@size: no point has "2 MiB"; write one of 64 KiB, 1 MiB'),
         (["results", "list", "rings@size=1 GiB"], 'no point has "1 GiB"'),
