@@ -264,7 +264,7 @@ def _alternatives(preset: Preset, row: MeasuredRow) -> Iterator[tuple[str, Prese
         yield "no reduction in the NVLink switches", _with_profile(preset, profile, without_switch)
         half = _slower(preset, link, 2)
         yield (
-            f"half the bandwidth of {name}, no reduction in its switches",
+            f"half the bandwidth of {name} and no reduction in its switches",
             _with_profile(half, profile, without_switch),
         )
     if link == "nvlink_bandwidth":
