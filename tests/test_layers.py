@@ -94,6 +94,7 @@ OPTIONAL = {
     "astrasim_py.report.arranged_rows",
     "astrasim_py.report.chosen_rows",
     "astrasim_py.report.critical_path",
+    "astrasim_py.report.flows",
     "astrasim_py.report.plots",
     "astrasim_py.report.record_plots",
     "astrasim_py.report.row_selection",

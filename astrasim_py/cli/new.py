@@ -57,7 +57,15 @@ GROUPS = {
     ),
     "networks": (
         "failures, and jobs that share a network",
-        ["failures", "link_flap", "fair_or_fifo", "noisy_neighbour", "neighbours_over_time", "packed_or_random"],
+        [
+            "failures",
+            "link_flap",
+            "fair_or_fifo",
+            "noisy_neighbour",
+            "neighbours_over_time",
+            "packed_or_random",
+            "open_loop",
+        ],
     ),
 }
 

@@ -158,6 +158,10 @@ def _show(result: "RunResult", rows: "Sequence[Row]", plots: "Sequence[PlotSpec]
     jobs = medians([row.of_job(job) for row, summary in pairs if summary for job in summary.jobs])
     if jobs and (args.verbose or len(jobs) <= _MOST_JOBS):
         print(f"\n{jobs_text(jobs, width)}")
+    if os.path.exists(os.path.join(result.folder, "flows.csv")):
+        from astrasim_py.report.flows import flows_text
+
+        print(f"\n{flows_text(result.folder, [row.point for row in rows], width)}")
     if args.verbose:
         for row, summary in zip(result.rows, result.summaries, strict=True):
             if summary and summary.collectives:

@@ -14,6 +14,7 @@ from astrasim_py.scenario.job_models import (
     OF_FILES,
     AlgorithmByDimension,
     InferenceWorkload,
+    OpenLoopWorkload,
     ReaderWorkload,
     RecommendationWorkload,
     RecordedWorkload,
@@ -33,6 +34,7 @@ _WORKLOADS: dict[type, str] = {
     RecordedWorkload: "astrasim_py.preparation.workloads.converted:recorded",
     ReaderWorkload: "astrasim_py.preparation.workloads.converted:read_by_name",
     TrainingWorkload: _MODELS,
+    OpenLoopWorkload: "astrasim_py.preparation.workloads.open_loop:generated",
     InferenceWorkload: _MODELS,
     RecommendationWorkload: _MODELS,
 }

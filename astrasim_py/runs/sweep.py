@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astrasim_py.collectives.collective import CUSTOM
+from astrasim_py.core.by_need import load
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERRUPTED,
@@ -311,6 +312,8 @@ class _Report:
             stored = stored_points.by_digest(point for point in points if point.manifest.digest in ours)
             if stored:
                 stored_points.write_tables(plan.folder, tuple(stored.values()))
+                if any("flows.csv" in point.manifest.files for point in stored.values()):
+                    load("astrasim_py.runs.flows:write_flows")(plan.folder, tuple(stored.values()))
             if stored_points.point_names(plan.folder) == names:
                 break
         return stored

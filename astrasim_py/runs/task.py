@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astrasim_py.core import compiling
+from astrasim_py.core.by_need import load
 from astrasim_py.core.errors import (
     EXIT_CHECK_FAILED,
     EXIT_INTERNAL,
@@ -105,12 +106,14 @@ def store_run(
     warnings: Iterable[str] = (),
     fields: Mapping[str, Any] | None = None,
     replace: bool = False,
+    more: Mapping[str, Iterable[bytes]] | None = None,
 ) -> StoredPoint:
     """Store a finished simulation. `row`: what is known of the point. `facts`: for the manifest. `source`: for
-    ``run.json``. `fields`: for the summary.
+    ``run.json``. `fields`: for the summary. `more`: files.
     """
     summary = dataclasses.replace(summary_of(plan, records, row, warnings), **(fields or {}))
     files = files_of(plan, records, summary, timeline_of=options.timeline, with_collectives=options.collectives)
+    files |= more or {}
     status = records.outcome.status
     manifest = Manifest(
         version=package_version(),
@@ -247,7 +250,8 @@ def _run(task: Task) -> Result:
     prepared = prepare(point, limits=options.limits, kept=task.kept, beside=task.beside)
     problem = prepared.problem
     options.check_ranks(sum(job.ranks for job in problem.jobs))
-    plan, records, doubts = _simulated(problem, task)
+    flows = hasattr(point.spec.workload, "open_loop")
+    plan, records, doubts = _simulated(problem, task, "messages" if flows else options.level)
     notes = prepared.notes_with(plan)
     notes.warnings += [f"{point.name}: {text}" for text in (*doubts, *plan_notes(plan))]
     notes.hints += hints(plan, records)
@@ -271,9 +275,12 @@ def _run(task: Task) -> Result:
         notes.warnings += [f"{point.name}: alone, {reason}" for reason in alone.values() if isinstance(reason, str)]
         results = {name: result for name, result in alone.items() if not isinstance(result, str)}
         extra_fields["jobs"] = tuple(job_rows(point.name, problem.jobs, records, results))
+    more: dict[str, Iterable[bytes]] = {}
+    if flows:
+        more, records = load("astrasim_py.runs.flows:flow_files")(plan, records, options.level)
     stored = store_run(
         task.folder, plan, records, options, usage, row=row_of(point, FAILED), facts=facts, source=source,
-        warnings=notes.warnings, fields=extra_fields, replace=task.replace,
+        warnings=notes.warnings, fields=extra_fields, replace=task.replace, more=more,
     )  # fmt: skip
     result, missing = stored_result(stored), missing_timeline(options, stored.manifest)
     if missing:
@@ -312,7 +319,7 @@ def _alone(task: Task, job: Job) -> Alone | str:
     return (*result.lines, f"{job.name} is not done")[0]
 
 
-def _simulated(problem: Problem, task: Task) -> tuple[Plan, Records, list[str]]:
+def _simulated(problem: Problem, task: Task, level: str) -> tuple[Plan, Records, list[str]]:
     """The plan and the records of a problem, and what doubts them. Raises FoldError unless what cannot be folded is to
     be run in full.
     """
@@ -320,7 +327,7 @@ def _simulated(problem: Problem, task: Task) -> tuple[Plan, Records, list[str]]:
     if options.fold:
         try:
             plan = plan_for(problem, options.engine, fold=True)
-            records = simulate(plan, engine=options.engine, level=options.level, fold=True)
+            records = simulate(plan, engine=options.engine, level=level, fold=True)
             if records.fold is not None and not records.fold.exact:
                 doubts.append(f"fold: {records.fold.text}")
             return plan, records, doubts
@@ -333,7 +340,7 @@ def _simulated(problem: Problem, task: Task) -> tuple[Plan, Records, list[str]]:
         from astrasim_py.dialects.tiles.check import check_tiles
 
         check_tiles(plan, task.point, doubts.append)
-    records = simulate(plan, engine=take_engine(plan, options.engine, task.points), level=options.level)
+    records = simulate(plan, engine=take_engine(plan, options.engine, task.points), level=level)
     return plan, records, doubts
 
 

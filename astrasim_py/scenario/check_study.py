@@ -105,6 +105,7 @@ def has_seeds(typed: Mapping[str, Any], topology: Any) -> bool:
     placements = (typed["placement"], topology and topology.placement)
     return (
         typed["noise"] is not None
+        or hasattr(typed["workload"], "open_loop")
         or bool(routing and routing.ecmp)
         or any(isinstance(kind, RandomPlacement) for kind in placements)
     )

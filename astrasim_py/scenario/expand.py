@@ -111,6 +111,9 @@ def with_seeds(config: Mapping[str, Any], offset: int) -> dict[str, Any]:
         entry = holder.get(key)
         if entry and (condition is True or entry.get(condition)):
             holder[key] = {**entry, "seed": (entry.get("seed", 0) + offset) % 2**63}
+    workload = config.get("workload")
+    if isinstance(workload, Mapping) and isinstance(keys := workload.get("open_loop"), Mapping):
+        copy["workload"] = {"open_loop": {**keys, "seed": (keys.get("seed", 0) + offset) % 2**63}}
     for holder in (copy, copy["topology"]):
         entry = holder.get("placement")
         if isinstance(entry, Mapping):

@@ -43,11 +43,13 @@ from astrasim_py.workload.items import AllToAll, Barrier, Collective, Compute, M
 
 if TYPE_CHECKING:
     from astrasim_py.scenario.astra_sim_inputs import AstraSimInputs
+    from astrasim_py.scenario.open_loop import OpenLoop
     from astrasim_py.training.inference import Inference
     from astrasim_py.training.recommendation import Recommendation
     from astrasim_py.training.strategy import Training
 else:
     AstraSimInputs = Annotated[Any, ByNeed("astrasim_py.scenario.astra_sim_inputs:AstraSimInputs")]
+    OpenLoop = Annotated[Any, ByNeed("astrasim_py.scenario.open_loop:OpenLoop")]
     Inference = Annotated[Any, ByNeed("astrasim_py.training.inference:Inference")]
     Recommendation = Annotated[Any, ByNeed("astrasim_py.training.recommendation:Recommendation")]
     Training = Annotated[Any, ByNeed("astrasim_py.training.strategy:Training")]
@@ -196,6 +198,12 @@ class AstraSimWorkload(StrictModel):
     astra_sim: AstraSimInputs = example("{workload: all_reduce, system: system.json, network: network.yml}")
 
 
+class OpenLoopWorkload(StrictModel):
+    """Messages that are sent at random times."""
+
+    open_loop: OpenLoop = example("{pattern: uniform, load: 0.5, size: 64 KiB, messages: 1000}")
+
+
 #: Workloads whose ranks only their files know.
 OF_FILES = (TraceWorkload, RecordedWorkload, ReaderWorkload, AstraSimWorkload)
 
@@ -253,7 +261,7 @@ class RecommendationWorkload(ModelWorkload):
 def _workload_tag(value: object) -> str:
     if not isinstance(value, Mapping):
         return "<items>"
-    kinds = ("pytorch", "reader", "training", "inference", "recommendation", "astra_sim")
+    kinds = ("pytorch", "reader", "training", "inference", "recommendation", "astra_sim", "open_loop")
     return next((f"<{kind}>" for kind in kinds if kind in value), "<trace>")
 
 
@@ -275,6 +283,7 @@ WorkloadSpec = Annotated[
     | Annotated[InferenceWorkload, Tag("<inference>")]
     | Annotated[RecommendationWorkload, Tag("<recommendation>")]
     | Annotated[AstraSimWorkload, Tag("<astra_sim>")]
+    | Annotated[OpenLoopWorkload, Tag("<open_loop>")]
     | Annotated[tuple[Item, ...], BeforeValidator(_is_workload), Tag("<items>")],
     Discriminator(_workload_tag),
 ]

@@ -53,6 +53,14 @@ GIVEN = {
     "latency_or_bandwidth": {"2 (n-1)/n x size / time"},
     "memory_or_network": {"16 bytes of state", "(ZeRO 1, 348 GB)"},
     "noisy_neighbour": {"of 32 NPUs"},
+    # Slowdowns, of which rows have none: tests/scenario/test_scenario_open_loop.py.
+    "open_loop": {
+        "take 86 times as long or more",
+        "half take 1.8 times as long",
+        "1.4 times for small ones, 4.2 for large ones",
+        "take 86 times as long as alone, or more",
+        "1.4 times where they share; large ones 1.8 and 4.2 times",
+    },
     "packed_or_random": {"the stencil takes 0.4 to 1.6 % longer", "the stencil at most 1.6 %"},
     "parallelism": {"68.6 GB, and sums 6.9 GB", "13.6 GB", "0.52 to 0.61 s", "waits for 7 microbatches"},
     "ring_vs_torus": {

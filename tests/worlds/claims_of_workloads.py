@@ -72,6 +72,13 @@ def fair_or_fifo(r: Rows):
 
 
 @claims("engine=compiled")
+def open_loop(r: Rows):
+    sent = {pattern: r.rows[pattern, "0.8", "fluid"].messages for pattern in ("uniform", "incast")}
+    yield f"{sent['uniform']:,} messages are sent"
+    yield f"the load is that of its link: {sent['incast']} messages"
+
+
+@claims("engine=compiled")
 def noisy_neighbour(r: Rows):
     quiet, busy = "quiet neighbour", "busy neighbour"
     packed, spread = ("packed", "rest"), ("spread", "between")
