@@ -30,6 +30,7 @@ DEAR = {
     "lessons/fair_or_fifo",
     "lessons/in_network",
     "lessons/memory_or_network",
+    "lessons/open_loop",
     "lessons/real_machines",
     "lessons/ring_vs_torus",
     "lessons/synthesized",
