@@ -271,7 +271,7 @@ def test_a_model_that_makes_no_valid_set_writes_nothing(tmp_path, capsys):
         (["--want", "compute=3"], "has no unit"),
         (["--want", "all_gather=1000000000x1MB"], "nothing learned has all_gather; write some of compute"),
         (["--repeats", "4"], "--repeats: nothing repeats"),
-        (["--ranks", "1000000000"], "are too many"),
+        (["--world-size", "1000000000"], "are too many"),
         (["--peak", "1 TFLOP/s"], ""),
     ],
 )
