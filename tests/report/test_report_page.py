@@ -544,4 +544,11 @@ def test_two_points_share_one_clock(page, folder):
     page.evaluate(f"{theme} = 'dark'; addEventListener('beforeprint', () => window.printed = {theme})")
     page.pdf()
     assert page.evaluate(f"[window.printed, {theme}]") == ["light", "dark"]  # paper is white
+    page.emulate_media(media="print")
+    edges = """[...document.querySelectorAll("section.run")].map(run =>
+        ["h2", ".scene", ".pane.gantt", ".below"].flatMap(name => {
+            const box = run.querySelector(name).getBoundingClientRect();
+            return [box.top, box.bottom];
+        }))"""
+    assert all(tops == sorted(tops) for tops in page.evaluate(edges))  # one below the other
     assert "topology=fabric" in page.inner_text("#runs")
