@@ -1,4 +1,4 @@
-"""Tables of options of docs/cli.md, made from the parsers."""
+"""Lists of options of docs/cli.md, made from the parsers."""
 
 import argparse
 import re
@@ -6,6 +6,7 @@ from collections import Counter
 
 from astrasim_py.cli.names import NAME_HELP
 from astrasim_py.cli.parsers import Command, every_command
+from astrasim_py.cli.train import KEYS
 from astrasim_py.cli.verbs import SHORT, VERBS
 
 #: Options that every command that prints has, which no table names.
@@ -34,7 +35,7 @@ def filled(page: str) -> str:
 
 def _verbs() -> str:
     """The verbs with their actions, a line each."""
-    lines = ["verb | what it does", "---|---", *(f"`{name}` | {verb.text}" for name, verb in VERBS.items())]
+    lines = [f"* `{name}`: {verb.text}" for name, verb in VERBS.items()]
     short = (f"`{name}` = `{' '.join(path)}`" for name, path in SHORT.items())
     return "\n".join([*lines, f"\nShort forms: {', '.join(short)}."])
 
@@ -61,24 +62,28 @@ def _shared(commands) -> dict[str, tuple[str, str]]:
 
 def _table(command: Command, shared: dict[str, tuple[str, str]]) -> str:
     own: dict[str, tuple[str, str]] = {}
-    also = []
+    also, keys = [], []
     for action in command.arguments:
         written, (meaning, note) = _written(action), _meaning(action)
         if _EVERYWHERE & {*action.option_strings}:
             continue
         usual = shared.get(written, ("", ""))
-        if usual[0] == meaning:
+        if command.name == "train" and action.dest in KEYS:
+            name = _without_value(written)
+            same = name == f"`--{action.dest.replace('_', '-')}`"
+            keys.append(name if same else f"{name} (`{action.dest}`)")
+        elif usual[0] == meaning:
             also.append(f"{_without_value(written)}{f' ({note})' if note and note != usual[1] else ''}")
         else:
             own[written] = meaning, note
     parts = [_rows(own)] if own else []
+    parts += [f"[Keys of a training](training.md#training): {', '.join(keys)}."] if keys else []
     parts += [f"Shared: {', '.join(also)}."] if also else []
     return "\n\n".join(parts) or "No options of its own."
 
 
 def _rows(meanings: dict[str, tuple[str, str]]) -> str:
-    rows = (f"{name} | {text}{note and f' ({note})'}" for name, (text, note) in meanings.items())
-    return "\n".join(["option | meaning", "---|---", *rows])
+    return "\n".join(f"* {name}: {text}{note and f' ({note})'}" for name, (text, note) in meanings.items())
 
 
 def _without_value(written: str) -> str:
@@ -102,6 +107,6 @@ def _written(action: argparse.Action) -> str:
 
 def _meaning(action: argparse.Action) -> tuple[str, str]:
     """What help says, and the note of this command in parentheses at its end; empty: none."""
-    text = (action.help or "").replace(NAME_HELP, "stored points").replace("%%", "%").replace("|", "\\|")
+    text = (action.help or "").replace(NAME_HELP, "stored points").replace("%%", "%")
     match = re.fullmatch(r"(.*?) \((.*)\)", text) if action.option_strings else None
     return (match[1], match[2]) if match else (text, "")

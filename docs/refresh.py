@@ -2,7 +2,7 @@
 
 WHAT is ``tutorial``: execute docs/tutorial.ipynb and store its outputs; ``pictures [NAME…]``: draw the pictures of
 docs/figures/, in three CPU minutes for all (see docs/pictures.py); ``compatible``: write the list of
-docs/compatible.md; ``presets``: write the tables of docs/reference/presets.md; ``cli``: write those of docs/cli.md;
+docs/compatible.md; ``presets``: write the tables of docs/reference/presets.md; ``cli``: write the lists of docs/cli.md;
 or ``pages``: take pictures of the page of `view`, in Chromium (see docs/torus_page.py). Needs ``pip install -e
 '.[notebook]'``, for ``pages`` ``'.[test]'``.
 """
@@ -136,7 +136,7 @@ def presets() -> None:
 
 
 def cli() -> None:
-    """Write the tables of options of docs/cli.md."""
+    """Write the lists of options of docs/cli.md."""
     from cli_tables import filled
 
     path = DOCS / "cli.md"
