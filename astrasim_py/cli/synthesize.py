@@ -1,7 +1,8 @@
 """Synthesize an algorithm for a topology and a collective, with its distance from a lower bound.
 
-TOPOLOGY is an edge list (.csv, .yaml, .json), a YAML file that says what a scenario's `topology` says, a preset, or
-SHAPE:SIZE,KEY=VALUE,… as in "torus:8x8,bandwidth=50 GB/s,latency=500 ns".
+TOPOLOGY is an edge list (.csv, .txt, .graphml, .json, .yaml; ",bandwidth=50 GB/s,latency=500 ns" behind it is for links
+that name none), a YAML file that says what a scenario's `topology` says, a preset, or SHAPE:SIZE,KEY=VALUE,… as in
+"torus:8x8,bandwidth=50 GB/s,latency=500 ns".
 """
 
 import argparse

@@ -22,12 +22,19 @@ _SHAPES = ", ".join(name for name in SHAPES if name != "edge_list")
 
 
 def topology_of(text: str, place: str = "--topology") -> Topology:
-    """A topology: a file, a preset, or ``SHAPE:SIZE,KEY=VALUE,…``. Raises TopologyError, ScenarioError, UsageError."""
+    """A topology: a file, alone or with ``,KEY=VALUE,…``, a preset, or ``SHAPE:SIZE,KEY=VALUE,…``.
+
+    Raises TopologyError, ScenarioError, UsageError.
+    """
     suffix = Path(text).suffix.lower()
     if suffix in (".yaml", ".yml"):
         return _yaml_file(text)
     if suffix in SUFFIXES:
-        return read_edge_list(text)
+        try:
+            return read_edge_list(text)
+        except TopologyError as error:
+            remedy = re.sub(r"(bandwidth|latency): ([^,]+) beside file:", rf'"{text},\1=\2"', error.remedy)
+            raise TopologyError(error.place, error.problem, remedy) from None
     if os.path.exists(text):
         raise UsageError(place, f'"{text}" is of no known kind', f"name a file that ends in {', '.join(SUFFIXES)}")
     try:
@@ -101,6 +108,8 @@ def _written(text: str, place: str) -> dict:
         keys = {"shape": shape}
         if size:
             keys |= _size(shape, size, place)
+    elif Path(head).suffix.lower() in SUFFIXES:
+        keys = {"shape": "edge_list", "file": head}
     else:
         problem = f'"{shape}" is neither a file nor a shape nor a preset'
         raise UsageError(place, problem, f"write e.g. torus:8x8,bandwidth=50 GB/s,latency=500 ns (shapes: {_SHAPES})")

@@ -123,7 +123,7 @@ class Explanation:
         """Links for which the critical path waited, or that it shared, with the time, the longest first."""
         spent: dict[int, int] = {}
         for piece in self.path:
-            if piece.category == category:
+            if piece.category == category and piece.link >= 0:  # -1: the model does not say on which
                 spent[piece.link] = spent.get(piece.link, 0) + piece.end - piece.start
         ordered = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
         return [(self.link_names.get(link, f"link {link}"), ps) for link, ps in ordered]

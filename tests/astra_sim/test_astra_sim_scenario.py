@@ -221,6 +221,21 @@ def test_flags_of_the_ns3_binary_are_explained(here, capsys):
         assert err.count("\n") == 1 and expected in err and "write" in err
 
 
+def test_runs_of_files_are_named_by_them(here, capsys):
+    argv = ["astra-sim", *(f"{k}={v}" for k, v in FLAGS.items()), "--quiet"]
+    here.network(bandwidth=25.0)
+    Path("network.yml").rename("slow.yml")
+    here.network()
+    assert main(argv) == main([*argv, "--network-configuration=slow.yml"]) == 0
+    capsys.readouterr()
+    assert main(["explain", "astra_sim@network=slow"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "astra_sim: network=slow,workload=work,system=system,backend=congestion_un"
+    )
+    assert main(["explain", "astra_sim@network=network", "@network=slow"]) == 0
+    assert "link -1" not in capsys.readouterr().out
+
+
 def test_the_output_names_the_backend(here, capsys):
     argv = ["astra-sim", *(f"{k}={v}" for k, v in FLAGS.items())]
     assert main([*argv, "--backend=congestion_aware"]) == 0

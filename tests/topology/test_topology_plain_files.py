@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import astrasim_py as ap
+from astrasim_py.cli.topologies import topology_of
 from astrasim_py.core.errors import TopologyError
 from astrasim_py.topology import build
 from astrasim_py.topology.model import Topology
@@ -118,6 +119,14 @@ def test_bad_lines_are_refused_with_their_number(tmp_path, text, keys, expected)
     with pytest.raises(TopologyError) as caught:
         read(tmp_path, text, **keys)
     assert expected in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_command_line_names_a_file_and_its_defaults(tmp_path):
+    (tmp_path / "n.txt").write_text("0 1\n1 2\n")
+    topology = topology_of(f"{tmp_path}/n.txt,bandwidth=50 GB/s,latency=500 ns")
+    assert (topology.npus, topology.links, topology.bandwidth(0)) == (3, 4, 50 * GB)
+    with pytest.raises(TopologyError, match=r'or write ".*n\.txt,bandwidth=50 GB/s"'):
+        topology_of(f"{tmp_path}/n.txt")
 
 
 GRAPHML = """<?xml version="1.0"?>
