@@ -57,12 +57,14 @@ SHARED: Options = {
 }  # fmt: skip
 
 
-def add(parser: argparse._ActionsContainer, *names: str, note: str = "", options: Options = SHARED, **own: Any) -> None:
-    """Add shared options. `note`: what holds in this verb, in parentheses behind the help of each. `own`: further
+def add(
+    parser: argparse._ActionsContainer, *names: str, note: str = "", table: Options = SHARED, **changes: Any
+) -> None:
+    """Add shared options. `note`: what holds in this verb, in parentheses behind the help of each. `changes`: further
     keywords of `add_argument`.
     """
     for name in names:
-        keywords = {**options[name], **own}
+        keywords = {**table[name], **changes}
         if note:
             keywords["help"] = f"{re.sub(r' [(][^()]*[)]$', '', keywords['help'])} ({note})"
         parser.add_argument(*(("-o", name) if name == "--output" else (name,)), **keywords)

@@ -35,9 +35,9 @@ OTHERS: options.Options = {
 }
 
 
-def add(parser: argparse._ActionsContainer, *names: str, note: str = "", **own: Any) -> None:
+def add(parser: argparse._ActionsContainer, *names: str, note: str = "", **changes: Any) -> None:
     """Add options of `OTHERS`; see `cli.options.add`."""
-    options.add(parser, *names, note=note, options=OTHERS, **own)
+    options.add(parser, *names, note=note, table=OTHERS, **changes)
 
 
 def gone_option(parser: argparse.ArgumentParser, name: str, problem: str, remedy: str) -> None:

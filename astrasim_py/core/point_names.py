@@ -6,7 +6,7 @@ values.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from astrasim_py.core.errors import UsageError
@@ -68,7 +68,7 @@ def parse_values(text: str, place: str = "") -> dict[str, tuple[str, ...]]:
     return _by_key(pairs, text)
 
 
-def parse_point_names(words: Sequence[str], read=parse_point_name) -> list[PointName]:
+def parse_point_names(words: Sequence[str], read: Callable[[str], PointName] = parse_point_name) -> list[PointName]:
     """Read several names. A word such as ``@topology=ring`` is of the name before it, and has its values of the keys
     that it does not give. `read`: of one name. Raises UsageError.
 

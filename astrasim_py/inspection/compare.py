@@ -82,7 +82,8 @@ def compare(a: RunResult | str | os.PathLike[str], b: RunResult | str | os.PathL
     Parameters
     ----------
     a, b : RunResult or path
-        A result, a folder of results or of one point, the name or the file of a scenario with results in ``results``.
+        A result, a folder of results or of one point, the name or the file of a scenario with results in ``results``,
+        also of some points as in ``"x@topology=ring"``.
 
     Returns
     -------

@@ -13,7 +13,7 @@ from astrasim_py.inspection.advice import advice
 from astrasim_py.inspection.point_choice import point_name, point_named, points_named, worst_of
 from astrasim_py.inspection.stored_results import at_level, point_of, records_of
 from astrasim_py.preparation.prepare import prepare
-from astrasim_py.report.chosen_rows import several
+from astrasim_py.report.chosen_rows import ambiguous
 from astrasim_py.report.difference import Difference
 from astrasim_py.report.explain import Explanation, explain
 from astrasim_py.results.store import RunOptions
@@ -57,7 +57,7 @@ def explain_chosen(names: Sequence[PointName], out: str | os.PathLike, *, worst:
         points = [worst_of(points)]
     if len(points) > 2:
         name, group = next((name, group) for name, group in zip(names, groups, strict=True) if len(group) > 1)
-        raise several([point.row for point in group], name, "one point, or two")
+        raise ambiguous([point.row for point in group], name, "one point, or two")
     return [explain_point(point, advise=len(points) == 1) for point in points]
 
 

@@ -15,6 +15,7 @@ from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.inspection.advice import advice
 from astrasim_py.inspection.explained import difference_of, explain_folder
+from astrasim_py.inspection.point_choice import points_named
 from astrasim_py.inspection.stored_results import plot_axes
 from astrasim_py.report import plots
 from astrasim_py.report.arranged_rows import FigureRow
@@ -57,8 +58,9 @@ def explain(
     Parameters
     ----------
     what : RunResult, path, Problem or Records
-        A result, a folder of results, the name or file of a scenario with results; a problem, which is simulated; or
-        records of level ``messages``, of which links have no names.
+        A result, a folder of results, the name or file of a scenario with results, also of a point as in
+        ``"x@size=1 MiB,topology=ring"``; a problem, which is simulated; or records of level ``messages``, of which
+        links have no names.
     point : str or dict
         Swept values of a point, ``"size=1 MiB,topology=ring"`` or ``{"size": "1 MiB"}``: as many as tell it from the
         others; needed for a result of several points.
@@ -138,7 +140,8 @@ def plot(
     Parameters
     ----------
     what : RunResult, path, Problem or Records
-        A result or a folder of results; a problem, which is simulated; or records, for ``gantt`` and ``cdf``.
+        A result; a folder of results, or the name or file of a scenario with results, also of some points as in
+        ``"x@size=1 MiB"``; a problem, which is simulated; or records, for ``gantt`` and ``cdf``.
     kind : str, optional
         As in a scenario's ``plots``; ``time`` of results and ``gantt`` of problems and records by default.
     ax : matplotlib Axes, optional
@@ -159,7 +162,7 @@ def plot(
     kind = kind or ("gantt" if isinstance(what, Problem | Records) else "time")
     spec = PlotSpec.model_validate({"kind": kind, **keys}).model_dump(exclude_none=True)
     if not isinstance(what, Problem | Records):
-        return plot_axes(what.folder if isinstance(what, RunResult) else what, spec, ax)
+        return plot_axes(points_named(what.folder if isinstance(what, RunResult) else what), spec, ax)
     if spec.get("of") in TABLE_OF:
         return _distribution(what, spec, ax)
     if not PLOT_KINDS[kind].of_records:

@@ -10,7 +10,7 @@ from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.point_names import SIGN, PointName, parse_point_name, parse_point_names
 from astrasim_py.inspection.stored_results import find
 from astrasim_py.preparation.inputs import input_digests
-from astrasim_py.report.chosen_rows import chosen_places, several
+from astrasim_py.report.chosen_rows import ambiguous, chosen_places
 from astrasim_py.results.stored_points import MANIFEST, StoredPoint, names_in, read_object
 from astrasim_py.runs.figures import STUDY
 from astrasim_py.runs.plan import OWNER
@@ -127,7 +127,7 @@ def point_named(name: Name, out: str | os.PathLike = "results") -> StoredPoint:
     """The only point that a name means. Raises UsageError: there are several, or none."""
     points = points_named(name, out)
     if len(points) > 1:
-        raise several([point.row for point in points], point_name(name, out))
+        raise ambiguous([point.row for point in points], point_name(name, out))
     return points[0]
 
 

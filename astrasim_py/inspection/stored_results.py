@@ -36,11 +36,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def plot_axes(path: str | os.PathLike[str], spec: Mapping, ax: Axes | None = None) -> Axes | np.ndarray:
+def plot_axes(points: Sequence[StoredPoint], spec: Mapping, ax: Axes | None = None) -> Axes | np.ndarray:
     """Draw a figure of stored points with matplotlib and return its Axes; see `plots.axes_of`."""
     from astrasim_py.report import plots
 
-    _, points = find(path)
     shown = {point.folder: at_level(point, level_of(spec), []) for point in recorded_points(spec, points)}
     points = tuple(shown.get(point.folder, point) for point in points)
     return plots.axes_of(spec, *drawn_of(spec, points), ax)

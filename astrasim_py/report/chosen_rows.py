@@ -36,8 +36,8 @@ def telling_apart(rows: Sequence[Row]) -> list[str]:
     return [key for key in rows[0].sweep if len({str(row.sweep.get(key)) for row in rows}) > 1]
 
 
-def several(rows: Sequence[Row], name: PointName, wanted: str = "one point") -> UsageError:
-    """The error where several rows meet."""
+def ambiguous(rows: Sequence[Row], name: PointName, wanted: str = "one point") -> UsageError:
+    """The error where a name means several rows. `wanted`: what it should mean."""
     keys = telling_apart(rows)
     problem = f"means {len(rows)} points, not {wanted}"
     if not keys:

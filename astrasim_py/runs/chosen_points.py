@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.point_names import PointName
-from astrasim_py.report.chosen_rows import chosen_places, several
+from astrasim_py.report.chosen_rows import ambiguous, chosen_places
 from astrasim_py.runs.task import row_of
 from astrasim_py.scenario.expand import Point
 
@@ -27,7 +27,7 @@ def chosen_point(points: Sequence[Point], name: PointName) -> Point:
     """The only point that a name means. Raises UsageError: there are several, or none."""
     numbers = chosen_numbers(points, [name])
     if len(numbers) > 1:
-        raise several([row_of(points[number], _UNKNOWN) for number in numbers], name)
+        raise ambiguous([row_of(points[number], _UNKNOWN) for number in numbers], name)
     return points[numbers[0]]
 
 

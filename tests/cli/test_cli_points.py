@@ -111,6 +111,8 @@ def test_python_takes_the_same_names(folder, monkeypatch):
     assert len(result.rows) == 2 and result.left_out == 6
     ratios = [row.ratio for row in ap.compare("rings@topology=ring", "rings@topology=fast").rows]
     assert len(ratios) == 4 and all(ratio < 1 for ratio in ratios)
+    axes = ap.plot("rings@placement=in a row", x="size", series="topology")
+    assert len(axes.get_legend_handles_labels()[1]) == 2
     assert ap.explain("rings@size=1 MiB,topology=ring,placement=in a row").makespan == result.rows[0].time_ps
 
 

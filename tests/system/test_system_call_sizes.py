@@ -93,7 +93,7 @@ def test_strict_refuses_them_and_check_says_so(tmp_path, capsys):
     # What is explained later says it, too.
     main(["run", str(path), "--jobs=1", "--quiet", "--out", str(tmp_path / "out")])
     capsys.readouterr()
-    assert main(["explain", "fixed", "size=64 MiB", "--out", str(tmp_path / "out")]) == 0
+    assert main(["explain", "fixed@size=64 MiB", "--out", str(tmp_path / "out")]) == 0
     assert "warning: " in capsys.readouterr().err
 
 
