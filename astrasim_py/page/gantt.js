@@ -20,7 +20,7 @@ function topOf() {
 }
 
 function localKinds(bars) {
-  return bars.kinds.map((kind) => ["compute", "forward", "backward", "optimizer", "memory"].includes(kind));
+  return bars.kinds.map((kind) => ["compute", "forward", "backward", "optimizer", "other compute", "memory"].includes(kind));
 }
 
 /** Whether rows have computation in their upper half, so that communication beside it is seen. */

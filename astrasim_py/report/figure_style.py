@@ -36,6 +36,7 @@ COMPUTE_COLOURS = (BLUE, SKY, NAVY, "#B3D4EA")
 COMMUNICATION_COLOURS = (ORANGE, VERMILION, PINK, GREEN, BROWN, VIOLET, CRIMSON, LIME)
 #: Phases of a training step.
 PHASE_COLOURS = dict(zip(("forward", "backward", "optimizer"), COMPUTE_COLOURS, strict=False))
+MEMORY_COLOUR = "#F0E442"
 SEND_COLOUR, RECEIVE_COLOUR, WAITING_COLOUR = "#8C564B", "#D0D0D0", "#d9d9d9"
 #: Collectives that have a colour of their own wherever they are named by their type.
 _TYPES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter")

@@ -34,6 +34,8 @@ _CELLS = 1_000_000
 _MOST_BARS = 60_000
 #: Parts of the run that can be told apart in the chart.
 _BINS = 2000
+#: Computations that no phase of training is known of, beside those with one.
+OTHER = "other compute"
 _MESSAGE = ("instance", "src", "dst", "bytes", "posted", "delivered")
 
 
@@ -155,10 +157,12 @@ def _bars(records: Records, ranks: np.ndarray) -> dict:
     drawn = (node["end"] >= 0) & (node["end"] > node["start"]) & (node["instance"] < 0)
     rows = np.flatnonzero(drawn & np.isin(node["rank"], ranks))
     shown_names = [text.decode() if isinstance(text, bytes) else str(text) for text in texts]
-    all_kinds = [*(str(kind) for kind in (*kinds, *types)), *figure_style.PHASE_COLOURS]
-    phase = np.array([all_kinds.index(phase_of(name) or "compute") for name in shown_names], dtype=np.int64)
+    all_kinds = [*(str(kind) for kind in (*kinds, *types)), *figure_style.PHASE_COLOURS, OTHER]
     computes = codes == all_kinds.index("compute")
-    codes[computes] = phase[names[computes]]
+    phases = {number: phase_of(shown_names[number]) for number in np.unique(names[computes]).tolist()}
+    rest = OTHER if any(phases.values()) else "compute"
+    phase = {number: all_kinds.index(text or rest) for number, text in phases.items()}
+    codes[computes] = [phase[number] for number in names[computes].tolist()]
     bars = {"rank": np.searchsorted(ranks, node["rank"][rows]), "kind": codes[rows], "name": names[rows]}
     bars |= {"start": node["start"][rows], "end": node["end"][rows]}
     columns, shown, note = _fitting(bars, len(ranks), len(texts), max(records.makespan, 1))
@@ -228,7 +232,8 @@ def palette() -> dict[str, str | tuple[str, ...]]:
     return {
         "compute": compute[0],
         **figure_style.PHASE_COLOURS,
-        "memory": compute[3],
+        OTHER: compute[3],
+        "memory": figure_style.MEMORY_COLOUR,
         "collective": communication[0],
         "send": figure_style.SEND_COLOUR,
         "recv": figure_style.RECEIVE_COLOUR,

@@ -201,6 +201,28 @@ def test_bars_of_collectives_have_their_type(run):
     assert kinds == {"forward", "all_reduce"} and len(bars["kind"]) == 32
 
 
+def test_phases_of_training_are_told_apart(tmp_path):
+    """By the names of nodes, whatever their case; without any, all computation is compute."""
+    names = ("forward", "layer3_bwd", "Optimizer.step", "loss", "")
+
+    def kinds(chosen) -> dict[str, str]:
+        work = [{"compute": {"time": "1 us", **({"name": name} if name else {})}} for name in chosen]
+        ring = {"shape": "ring", "npus": 2, "bandwidth": "50 GB/s", "latency": "500 ns"}
+        scenario = {"name": "phases", "topologies": {"ring": ring}, "workload": work, "record": "messages"}
+        ap.run(scenario, out=tmp_path, jobs=1, fresh=True)
+        assert main(["view", str(tmp_path / "phases"), "-o", str(tmp_path / "page.html")]) == 0
+        (shown,) = runs_of((tmp_path / "page.html").read_text("utf-8"))
+        bars = shown["bars"]
+        pairs = zip(bars["name"], bars["kind"], strict=True)
+        return {bars["names"][name]: bars["kinds"][kind] for name, kind in pairs}
+
+    found = kinds(names)
+    assert [found[name] for name in names[:4]] == ["forward", "backward", "optimizer", page_module.OTHER]
+    assert set(kinds(names[3:]).values()) == {"compute"}
+    drawn_alike = [kind for kind, colour in page_module.palette().items() if colour == COMPUTE_COLOURS[0]]
+    assert drawn_alike == ["compute", "forward"]  # and these two are never in one chart
+
+
 def test_the_critical_path_covers_the_makespan(run):
     assert sum(end - start for start, end, *_ in run["path"]) == run["makespan"]
 
