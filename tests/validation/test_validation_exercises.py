@@ -12,6 +12,7 @@ import pytest
 import astrasim_py
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
+from astrasim_py.inspection.point_choice import point_names
 from astrasim_py.inspection.view import view_page
 from astrasim_py.msccl.to_traces import read_algorithm
 from astrasim_py.runs.sweep import run_scenario
@@ -51,7 +52,9 @@ def test_the_page_shows_how_busy_a_link_is(tmp_path):
     sets = ("sweep.size=[512 KiB]", "sweep.latency=[1 us]", "plots=[]")
     lesson = Path(astrasim_py.__file__).parent / "data/lessons" / f"{exercise.lesson}.yaml"
     run_scenario(load_scenario(lesson, sets), out=tmp_path)
-    page = view_page(tmp_path / exercise.lesson, question.points, []).decode()
+    first, *others = question.points
+    names = point_names([f"{exercise.lesson}@{first}", *(f"@{point}" for point in others)], tmp_path)
+    page = view_page(names, tmp_path, []).decode()
     run = json.loads(gzip.decompress(base64.b64decode(re.search(r'class="run">(.*?)</script>', page)[1])))
     bins, row = run["use"]["bins"], run["use"]["link"].index(run["links"]["name"].index(question.link))
     shown = Fraction(sum(run["use"]["busy"][row * bins : (row + 1) * bins]), bins)
