@@ -50,15 +50,21 @@ def pages(repo):
     return {name: (repo / "docs" / f"{name}.md").read_text("utf-8") for name in ("limits", "troubleshooting")}
 
 
+def listed(text: str) -> dict[str, str]:
+    """The items of the lists of a text: what stands before the first colon → the rest."""
+    items = (" ".join(item.split()) for item in re.findall(r"^\* (.*(?:\n  .*)*)", text, re.MULTILINE))
+    return dict(item.split(": ", 1) for item in items)
+
+
 @pytest.mark.parametrize("name", LIMITS)
 def test_limits_are_those_of_the_code(pages, name):
-    row = next(line for line in pages["limits"].split("## Largest")[1].splitlines() if line.startswith(f"| {name} |"))
+    row = listed(pages["limits"].split("## Largest")[1])[name]
     assert not [number for number in LIMITS[name] if not re.search(rf"(?<![\d,]){number:,}(?!,?\d)", row)], row
 
 
 def test_every_class_of_errors_has_its_row(pages):
     classes = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
-    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", pages["troubleshooting"], re.MULTILINE))
+    rows = dict(re.findall(r"^\* `(\w+)` \((\d+)\): ", pages["troubleshooting"], re.MULTILINE))
     told = [error for error in classes if error not in (errors.AstraError, errors.ErrorList)]
     assert rows.keys() == {error.__name__ for error in told}
     assert all(int(rows[error.__name__]) == getattr(error, "exit_code", errors.EXIT_INTERNAL) for error in told)
@@ -66,15 +72,14 @@ def test_every_class_of_errors_has_its_row(pages):
 
 def test_every_exit_code_has_its_row(pages):
     codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
-    assert {int(code) for code in re.findall(r"^\| (\d+) \| ", pages["troubleshooting"], re.MULTILINE)} == codes
+    assert {int(code) for code in re.findall(r"^\* \*\*(\d+)\*\*: ", pages["troubleshooting"], re.MULTILINE)} == codes
     severity = ", ".join(str(code) for code in errors.SEVERITY if code)
     assert f"in the order {severity}" in pages["troubleshooting"]
 
 
 def test_quoted_warnings_are_those_of_the_code(pages, repo):
     text = pages["troubleshooting"].split("## Warnings of a scenario")[1].split("## Slow runs")[0]
-    first_cells = re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
-    quoted = [words for cell in first_cells for words in re.findall(r"`([^`]+)`", cell) if " " in words]
+    quoted = [words for head in listed(text) for words in re.findall(r"`([^`]+)`", head) if " " in words]
     sources = "".join(path.read_text("utf-8") for path in sorted((repo / "astrasim_py").rglob("*.py")))
     assert len(quoted) > 10
     assert not [words for words in quoted if not all(part.strip() in sources for part in words.split("…"))]
