@@ -2,7 +2,7 @@
 
 WHAT is ``tutorial``: execute docs/tutorial.ipynb and store its outputs; ``pictures [NAME…]``: draw the pictures of
 docs/figures/, in three CPU minutes for all (see docs/pictures.py); ``compatible``: write the list of
-docs/compatible.md; ``presets``: write the tables of docs/reference/presets.md; ``cli``: write the lists of docs/cli.md;
+docs/compatible.md; ``presets``: write the lists of docs/reference/presets.md; ``cli``: write the lists of docs/cli.md;
 or ``pages``: take pictures of the page of `view`, in Chromium (see docs/torus_page.py). Needs ``pip install -e
 '.[notebook]'``, for ``pages`` ``'.[test]'``.
 """
@@ -86,12 +86,12 @@ def compatible() -> None:
 
 def machines() -> str:
     """The presets of machines: their network, and the NPU with its rates without sparsity."""
-    lines = ["| preset | network | NPU |", "|---|---|---|"]
+    lines = []
     for name in preset_names("topology"):
         content = preset_content(name)
         compute = content["compute"]
         memory = f"{compute['memory']} at {compute['memory_bandwidth']}"
-        lines.append(f"| `{name}` | {_network(content['topology'])} | {_npu(compute)}, {memory} |")
+        lines.append(f"* `{name}`: {_network(content['topology'])}; {_npu(compute)}, {memory}")
     return "\n".join(lines)
 
 
@@ -126,7 +126,7 @@ def links() -> str:
 
 
 def presets() -> None:
-    """Write the tables of docs/reference/presets.md, each below its heading."""
+    """Write the lists of docs/reference/presets.md, each below its heading."""
     path = DOCS / "reference" / "presets.md"
     text = path.read_text("utf-8")
     for heading, table in (("Machines", machines()), ("Links", links())):

@@ -23,7 +23,7 @@ def text(repo):
 
 @pytest.fixture(scope="module")
 def page(repo):
-    return repo.joinpath("docs", "astra_sim.md").read_text("utf-8")
+    return repo.joinpath("benchmarks", "README.md").read_text("utf-8")
 
 
 def section(text: str, title: str) -> str:
@@ -54,7 +54,7 @@ def test_every_key_of_every_file_is_described(text):
 
 
 def tutorial(page: str, tmp_path) -> tuple:
-    """The points of the page's scenario of ASTRA-sim 1.0's tutorial: fixed order, Themis."""
+    """The points of the scenario of ASTRA-sim 1.0's tutorial: fixed order, Themis."""
     (written,) = re.findall(r"```yaml\n(# themis_512\.yaml\n.*?)```", page, re.DOTALL)
     path = tmp_path / "themis_512.yaml"
     path.write_text(written, "utf-8")
