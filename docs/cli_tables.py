@@ -56,7 +56,8 @@ def _shared(commands) -> dict[str, tuple[str, str]]:
         meaning, count = meanings.most_common(1)[0]
         notes = Counter({note: n for (name, text, note), n in uses.items() if (name, text) == (written, meaning)})
         if count >= _SHARED_FROM:
-            shared[written] = meaning, notes.most_common(1)[0][0]
+            note, most = notes.most_common(1)[0]
+            shared[written] = meaning, note if 2 * most > count else ""
     return shared
 
 
@@ -72,7 +73,7 @@ def _table(command: Command, shared: dict[str, tuple[str, str]]) -> str:
             name = _without_value(written)
             same = name == f"`--{action.dest.replace('_', '-')}`"
             keys.append(name if same else f"{name} (`{action.dest}`)")
-        elif usual[0] == meaning:
+        elif usual[0] == meaning and (note or not usual[1]):
             also.append(f"{_without_value(written)}{f' ({note})' if note and note != usual[1] else ''}")
         else:
             own[written] = meaning, note

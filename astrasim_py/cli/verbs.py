@@ -70,7 +70,7 @@ VERBS = {
     ),
     "astra-sim": Verb("run ASTRA-sim's own inputs: same flags, same numbers", "astra_sim"),
     "list": Verb(
-        "list presets, shapes, builders, models, plots, lessons",
+        "list presets, shapes, builders, models, plots, lessons; a topology, the schema, completion",
         "list",
         {
             "topology": Verb("say what a topology has, and draw it", "topology"),
