@@ -22,7 +22,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--platform", metavar="NAME", help="rows of this platform, e.g. H100-SXM")
     add(parser, "--where")
     parser.add_argument(
-        "--hold-out", metavar="ROWS", help="fit without these rows: every-other (size), or e.g. ranks=4"
+        "--hold-out",
+        metavar="ROWS",
+        help="fit without these rows: every-other (size), or e.g. ranks=4 (each size in turn; of programs none)",
     )
     shared_options.add(parser, "--preset", note="that of the platform")
     parser.add_argument("--switch", action="store_true", help="also fit all_reduce in the switch")

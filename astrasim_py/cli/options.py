@@ -45,7 +45,7 @@ SHARED: Options = {
     "--jobs": {"type": int, "metavar": "N", "help": "worker processes (one per core)"},
     "--cluster": {"metavar": "ADDRESS", "help": "workers of a Dask scheduler, e.g. tcp://host:8786"},
     "--fresh": {"action": "store_true", "help": "compute again what is stored"},
-    "--strict": {"action": "store_true", "help": "a warning is an error"},
+    "--strict": {"action": "store_true", "help": "a warning is an error; a hint is not"},
     "--fold": {"action": "store_true", "default": None, "help": "simulate one rank for all that do the same"},
     "--quiet": {
         "action": "store_true", "help": "no progress, no notes; of run and astra-sim no summary unless --format asks"

@@ -173,7 +173,11 @@ def _smaller(layout: Layout[int]) -> Iterator[dict[str, Any]]:
 
 
 def layer_activations(layout: Layouts, kind: str) -> tuple[Numbers, Numbers]:
-    """Bytes of activations of a layer for one microbatch: all, and those that are kept for the backward pass."""
+    """Bytes of activations of a layer for one microbatch: all, and those that are kept for the backward pass.
+
+    With fused attention a layer keeps its input, the outputs of both norms and the sum between them, inputs and output
+    of attention, and the intermediates of the MLP.
+    """
     model, t, e, tokens = layout.model, layout.tp, layout.element, layout.tokens
     h, x = model.hidden, np.where(layout.sp, t, 1)
     heads, gates = up(model.heads, t), model.gates + 1
