@@ -216,9 +216,10 @@ def fold_text(rows: Iterable[Row], summaries: Iterable[Summary | None]) -> str:
     return f"fold: {len(texts) - estimates} of {len(texts)} points are exact{note}\n"
 
 
-def look_text(folder: str | os.PathLike[str], out: str, rows: Iterable[Row]) -> str:
+def look_text(folder: str | os.PathLike[str], out: str, rows: Iterable[Row], left_out: int = 0) -> str:
     """A line with the commands that show a stored result and say where its time went; empty where none is stored. They
     are of the point farthest from its bound that can be replayed; where none can, the line says how to list them.
+    `left_out`: points of the scenario besides these.
     """
     from astrasim_py.core.point_names import PointName, shell_word
 
@@ -234,7 +235,7 @@ def look_text(folder: str | os.PathLike[str], out: str, rows: Iterable[Row]) -> 
     row = next((row for row in stored if (row.message_hops or 0) <= _MOST_REPLAYED), None)
     if row is None:
         return f"look: results list {shell_word(name)}\n"
-    if row is stored[0]:
+    if row is stored[0] and not left_out:
         return f"look: view {shell_word(name)} · why: explain {shell_word(name)} --worst\n"
     text = shell_word(str(PointName(name, {key: (value,) for key, value in row.sweep.items()})))
     return f"look: view {text} · why: explain {text}\n"

@@ -176,4 +176,4 @@ def _show(result: "RunResult", rows: "Sequence[Row]", plots: "Sequence[PlotSpec]
     for figure in result.figures:
         print(f"figure: {figure}")
     if not args.quiet:
-        print(options.look_text(result.folder, args.out, result.rows), end="")
+        print(options.look_text(result.folder, args.out, result.rows, result.left_out), end="")

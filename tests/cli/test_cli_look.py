@@ -52,6 +52,13 @@ def test_both_commands_work_when_they_are_pasted(scenario, capsys, out, name):
     assert "2 points; the one farthest from its bound is shown: size=1 KiB" in text
 
 
+def test_of_some_points_the_worst_of_these_is_named(scenario, capsys):
+    assert main([str(scenario), "--jobs", "1", "--quiet"]) == 0
+    line = last_line(capsys, f"{scenario}@size=1 MiB", "--jobs", 1)
+    assert line == 'look: view "demo@size=1 MiB" · why: explain "demo@size=1 MiB"'
+    assert "demo: size=1 MiB" in paste(capsys, line)
+
+
 def test_a_name_that_is_a_file_here_is_written_as_a_folder(scenario, capsys):
     Path("demo").write_text("something else")
     line = last_line(capsys, scenario, "--jobs", 1)
