@@ -161,7 +161,7 @@ def _show(result: "RunResult", rows: "Sequence[Row]", plots: "Sequence[PlotSpec]
     if os.path.exists(os.path.join(result.folder, "flows.csv")):
         from astrasim_py.report.flows import flows_text
 
-        print(f"\n{flows_text(result.folder, [row.point for row in rows], width)}")
+        print(flows_text(result.folder, rows, width), end="")
     if args.verbose:
         for row, summary in zip(result.rows, result.summaries, strict=True):
             if summary and summary.collectives:

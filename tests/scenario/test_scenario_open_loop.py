@@ -170,6 +170,18 @@ def test_tables_of_the_results_have_the_times_by_size(tmp_path, capsys, repo):
     assert (points_folder / "flows.csv").exists() and not (points_folder / "message.csv").exists()
 
 
+def test_repeated_points_show_the_run_of_median_time(tmp_path, capsys):
+    text = "pattern: uniform, load: $load, size: 1 KB, messages: 5"
+    (tmp_path / "s.yaml").write_text(
+        f"{FABRIC}workload: {{open_loop: {{{text}}}}}\nrepeat: 3\nsweep: {{load: [0.3, 0.6]}}\n"
+    )
+    assert main([str(tmp_path / "s.yaml"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    table = capsys.readouterr().out.partition("messages of")[2].splitlines()
+    assert [line.split()[0] for line in table[2:4]] == ["load=0.3", "load=0.6"]
+    with open(tmp_path / "out" / "s" / "flows.csv", newline="") as file:
+        assert len(list(csv.DictReader(file))) == 6
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
