@@ -126,10 +126,7 @@ def _view(words: list[str]) -> list[str]:
     outs, others = taken(rest, "--out")
     if outs and outs[-1].endswith((".html", ".htm")):
         rest = [*others, "--output", outs[-1]]
-    names = [place for place, word in enumerate(rest) if word[:1] != "-"]
-    if not points or not names:
-        return rest
-    return [*rest[: names[0]], *renewed_points(rest[names[0]], points), *rest[names[0] + 1 :]]
+    return renewed_points(rest, points) if points else rest
 
 
 def _synthesize(words: list[str]) -> list[str]:
@@ -172,7 +169,7 @@ FORMER_WORDS = (
         ("results", "view"),
         _view,
         (
-            ("view x --point size=1,a=2 --point a=3", "view x@size=1,a=2 @a=3"),
+            ("view --port 1 x --point size=1,a=2 --point a=3", "view --port 1 x@size=1,a=2 @a=3"),
             ("view x --point size=1 --out page.html", "view x@size=1 --output page.html"),
         ),
     ),

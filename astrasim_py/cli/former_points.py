@@ -39,14 +39,17 @@ def renewed_pairs(words: list[str]) -> list[str]:
     return [text for place, word in enumerate(words) for text in new.get(place, [word])]
 
 
-def renewed_points(name: str, points: Sequence[str]) -> list[str]:
-    """A name, and the values of ``--point``, in the present spelling.
+def renewed_points(words: list[str], points: Sequence[str]) -> list[str]:
+    """Words of ``view``, with the values of ``--point`` behind the name.
 
-    >>> renewed_points("x", ["size=1 MiB,topology=ring", "size=1 MiB,topology=mesh"])
-    ['x@size=1 MiB,topology=ring', '@size=1 MiB,topology=mesh']
+    >>> renewed_points(["--port", "1", "x"], ["size=1 MiB,topology=ring", "size=1 MiB,topology=mesh"])
+    ['--port', '1', 'x@size=1 MiB,topology=ring', '@size=1 MiB,topology=mesh']
     """
     first, *others = (f"{SIGN}{values_text(parse_values(text))}" for text in points)
-    return [f"{name}{first}", *others]
+    places = _positions(words)
+    if not places:
+        return words
+    return [*words[: places[0]], f"{words[places[0]]}{first}", *others, *words[places[0] + 1 :]]
 
 
 def renewed_configurations(words: list[str]) -> list[str]:

@@ -1,5 +1,8 @@
 """Run scenarios: simulate every point, or use it again where it is finished, and leave tables and figures in
 OUT/<scenario>/.
+
+  run ring_vs_torus.yaml
+  run ring_vs_torus.yaml@size="1 MiB",topology=ring @topology=torus_2d
 """
 
 import argparse
