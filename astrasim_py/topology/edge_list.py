@@ -320,6 +320,9 @@ def read_csv(text: str, file: str = "", defaults: LinkDefaults = NO_DEFAULTS) ->
             where = f"{file}:{reader.line_num}"
             if header is None:
                 header = [cell.strip() for cell in row]
+                if not any(_COLUMNS.get(name.partition("_")[0]) for cell in header for name in cell.split()):
+                    problem = f'"{",".join(header)[:40]}" names neither columns nor an NPU by its number'
+                    raise TopologyError(where, problem, f"number the NPUs from 0, as in 0 leaf0; or {_WRITE}")
                 if len(header) == 1 and len(header[0].split()) > 1:
                     raise TopologyError(where, "columns are separated by blanks", "write commas, or drop this line")
                 read_columns(where, [name for name in header if name != "npus"], defaults=defaults)
