@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
     for number, (key, value) in enumerate(rows[0].items()):
         asked = 0 if number < 2 else number  # the name and the line are for people, the rest where there is room
         heading = _FORMER.get(key, key)
-        columns.append(Column(heading, [_text(row[key]) for row in rows], isinstance(value, int), asked))
+        unit = "B" if key.endswith("_bytes") else ""
+        columns.append(Column(heading, [_text(row[key], unit) for row in rows], isinstance(value, int), asked))
     print(fitted_table(columns, terminal_width()))
     return 0
 
@@ -45,11 +46,11 @@ def run(args: argparse.Namespace) -> int:
 _FORMER = {"memory_bytes": "memory"}
 
 
-def _text(value: object) -> str:
+def _text(value: object, unit: str) -> str:
     if value is None:
         return ""
     if isinstance(value, int) and value >= 10**8:
-        return f"{value / 1e9:.5g} G"
+        return f"{value / 1e9:.5g} G{unit}"
     return ", ".join(value) if isinstance(value, list | tuple) else str(value)
 
 

@@ -140,7 +140,7 @@ def shortage(
     kept = f" ({installed / 1e9:.1f} GB less a reserve of {reserve / 1e9:.1f} GB)" if reserve else ""
     problem = (
         f"needs {total / 1e9:.1f} GB of memory, {(total - capacity) / 1e9:.1f} GB more than {capacity / 1e9:.1f} GB"
-        f"{kept}; most of it are {peak[largest] / 1e9:.1f} GB of {largest}"
+        f"{kept}; the largest part is {largest} with {peak[largest] / 1e9:.1f} GB"
     )
     if layout is not None and after is not None:
         changes = remedy(_smaller(layout), after, lambda one: bool(sum(peak_memory(one).values()) <= capacity))
