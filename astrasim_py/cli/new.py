@@ -3,8 +3,9 @@
 import argparse
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from astrasim_py.cli.options import format_option
@@ -14,6 +15,8 @@ from astrasim_py.core.fields import did_you_mean
 from astrasim_py.core.files import make_folders, named
 
 _SCHEMA_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
+#: The number of the rank in names of traces.
+_RANK = re.compile(r"\.\d+\.(?=et(\.gz)?$)")
 SCHEMA = "scenario.schema.json"
 _DATA = Path(__file__).resolve().parents[1] / "data"
 _LESSONS = _DATA / "lessons"
@@ -97,8 +100,19 @@ def run(args: argparse.Namespace) -> int:
     else:
         files = [*map(str, copy(args.name, args.folder))]
         if not printed(args.format, {"lesson": args.name.removesuffix(".yaml"), "files": files}):
-            print("\n".join(files))
+            print("\n".join(_in_sets(files)))
+            print(f"run it with {shlex.join(['astrasim-py', files[0]])}")
     return 0
+
+
+def _in_sets(files: Iterable[str]) -> Iterator[str]:
+    """A line for each file, and one for each set of files that differ in the number of their rank."""
+    sets: dict[str, list[str]] = {}
+    for file in files:
+        sets.setdefault(_RANK.sub(".", file), []).append(file)
+    for members in sets.values():
+        first, *others = sorted(members, key=lambda file: (len(file), file))
+        yield f"{first} … {Path(others[-1]).name} ({len(members)} files)" if others else first
 
 
 def _print_lessons(names: Iterable[str], form: str) -> None:

@@ -227,7 +227,16 @@ def test_schema_prints_what_ships(capsys, package):
 @pytest.mark.slow
 def test_a_lesson_can_be_copied_checked_and_only_once(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert run(capsys, "new", "ring_vs_torus")[0] == 0
+    code, out, _ = run(capsys, "new", "ring_vs_torus")
+    assert code == 0 and out.splitlines() == [
+        "ring_vs_torus.yaml",
+        "scenario.schema.json",
+        *(
+            f"algorithms/ring_{kind}_64.0.et.gz … ring_{kind}_64.63.et.gz (64 files)"
+            for kind in ("all_gather", "all_reduce")
+        ),
+        "run it with astrasim-py ring_vs_torus.yaml",
+    ]
     assert (
         (tmp_path / "ring_vs_torus.yaml").read_text().startswith("# yaml-language-server: $schema=scenario.schema.json")
     )
