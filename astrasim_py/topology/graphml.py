@@ -103,7 +103,7 @@ class _Reader:
             attribute = self.keys.get(self.key, ("all", self.key))[1]
             if attribute not in END_COLUMNS:
                 self.data[attribute] = text
-        elif tag == "default":
+        elif tag == "default" and self.path and self.path[-1] == "key":
             self.defaults[self.key] = text
         elif tag in ("node", "edge"):
             self.data = self.of_graph

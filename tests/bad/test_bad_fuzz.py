@@ -373,6 +373,11 @@ EDGES = {
     ".json": '{"directed": true, "multigraph": false, "graph": {}, "nodes": [{"id": 0}, {"id": 1}], "links": ['
     '{"source": 0, "target": 1, "bandwidth": "1 GB/s", "latency": "1 us"}, '
     '{"source": 1, "target": 0, "bandwidth": "1 GB/s", "latency": "1 us"}]}',
+    ".txt": "# npus 2\n0 1 50 GB/s 500 ns\n1 s 1 GB/s 1 us # switch\n0 s {'bandwidth': '1 B/s', 'latency': '1 s'}\n",
+    ".graphml": '<?xml version="1.0"?><graphml xmlns="http://graphml.graphdrawing.org/xmlns">'
+    '<key id="b" for="edge" attr.name="bandwidth"><default>1 GB/s</default></key><key id="l" for="edge" '
+    'attr.name="latency"/><graph edgedefault="undirected"><node id="0"/><node id="1"/>'
+    '<edge source="0" target="1"><data key="l">1 us</data></edge></graph></graphml>',
 }
 
 

@@ -148,6 +148,9 @@ def test_graphml_has_defaults_kinds_and_lines(tmp_path):
     topology = read(tmp_path, GRAPHML, name="g.graphml", latency="1 us")
     assert (topology.npus, topology.switch_names) == (2, ("tor",))
     assert [rate for _, rate, _ in links(topology)] == [20 * GB, 40 * GB, 20 * GB, 40 * GB]
+    # A default outside of a key is of nothing.
+    stray = GRAPHML.replace("<graph ", "<default>5</default><graph ")
+    assert links(read(tmp_path, stray, name="g.graphml", latency="1 us")) == links(topology)
     for old, new, expected in (
         ("<graphml", "<!DOCTYPE x><graphml", "g.graphml:2: a DOCTYPE; delete it"),
         ("</graph>", "<graph></graph></graph>", "g.graphml:10: a second graph"),
