@@ -95,10 +95,9 @@ class Grid:
         swept = list(dict.fromkeys(key for row in rows for key in row.sweep))
         conditions = spec.get("where") or {}
         varying = [key for key in swept if key not in conditions and len({row.text_of(key) for row in rows}) > 1]
+        by_size = ["size", *varying] if "size" in varying else [*varying, "size"]
         self.x = (
-            "point"
-            if by_point
-            else spec.get("x") or next((key for key in ("size", *varying, *swept) if key in swept), None)
+            "point" if by_point else spec.get("x") or next((key for key in (*by_size, *swept) if key in swept), None)
         )
         self.series_key, self.facet_key = spec.get("series"), spec.get("facet")
         for name, key in (("x", self.x), ("series", self.series_key), ("facet", self.facet_key)):

@@ -62,7 +62,7 @@ def draw_breakdown(sheet: Sheet, grid: Grid) -> Drawn:
         axes.grid(False, axis="y")
         # The time of the longest bar stands beside the panel: the layout leaves room for it.
         axes.set_xlim(0, 1.03 * (1.0 if relative else max(times)))
-        keys = " · ".join(name_of(key) for key in (grid.x, grid.series_key) if key)
+        keys = " · ".join(name_of(key) for key in (grid.x, *grid.series_keys) if key)
         if relative:
             axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
             axes.set_xticks([0, 0.25, 0.5, 0.75, 1.0])

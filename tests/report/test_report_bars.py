@@ -66,6 +66,15 @@ def test_a_breakdown_ends_where_its_longest_bar_does(counts, widest):
     assert all(text.get_window_extent().x1 <= edge for panel in drawing.axes for text in panel.texts)
 
 
+@pytest.mark.parametrize("counts, label", [((4, 1), "topology"), ((4, 3), "message size · topology")])
+def test_a_breakdown_says_which_keys_its_bars_are_named_by(counts, label):
+    """Also where the figure names no key: a size that all bars share is no name of one of them."""
+    drawing = drawn(rows_of(*counts), kind="breakdown")
+    axes = drawing.axes[0]
+    assert axes.get_ylabel() == label
+    assert all(text.get_text().count(" · ") == label.count(" · ") for text in axes.get_yticklabels())
+
+
 @pytest.mark.parametrize("counts", [(1, 6), (3, 4), (8, 12), (40, 20), (4, 12, 3)])
 @pytest.mark.parametrize("width", ["column", "text"])
 def test_standing_bars_are_thicker_than_their_names_or_left_out(counts, width):
