@@ -22,17 +22,19 @@ def top_level_mistakes(document: Value) -> Iterator[Mistake]:
     """Keys that are unknown, missing, or in the wrong place."""
     keys = tuple(Scenario.model_fields)
     mapping = document.mapping
+    meant = set()
     for key in mapping:
         if key not in keys:
             remedy = "run the verb explore on this file" if key == "explore" else did_you_mean(key, keys)
+            meant.update(other for other in keys if remedy == f'did you mean "{other}"?')
             yield Mistake((key,), True, "is not a key here", remedy)
     if mapping["name"].data is None:
         yield Mistake(("name",), False, "is empty", "write e.g. name: ring_vs_torus, or drop it")
-    if "topologies" not in mapping:
+    if "topologies" not in mapping and not {"topology", "topologies"} & meant:
         (example, *_) = Scenario.model_fields["topologies"].examples or [""]
         yield Mistake((), False, '"topologies" is missing', f"write e.g. topologies: {example}")
     workload, jobs = mapping.get("workload"), mapping.get("jobs")
-    if (workload is None or workload.data is None) and jobs is None:
+    if (workload is None or workload.data is None) and jobs is None and not {"workload", "jobs"} & meant:
         yield Mistake((), False, '"workload" is missing', "write e.g. workload: [{all_reduce: {size: 64 MiB}}]")
     if document.get("workload", ASTRA_SIM) is not None:
         yield from load("astrasim_py.scenario.astra_sim_inputs:inputs_mistakes")(document)

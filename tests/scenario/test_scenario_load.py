@@ -113,6 +113,13 @@ def test_a_sweep_of_too_many_points_is_refused_with_the_count(tmp_path):
     assert any("8,000,000,000 points are more than the cap of 10,000" in line for line in lines)
 
 
+@pytest.mark.parametrize("old, new", [("topologies:", "topolgies:"), ("workload:", "wrokload:")])
+def test_a_misspelled_key_is_not_told_to_be_missing_too(tmp_path, old, new):
+    lines = errors(tmp_path, changed(f"\n{old}", f"\n{new}"))
+    assert any(f'did you mean "{old[:-1]}"?' in line for line in lines)
+    assert not any("is missing" in line for line in lines), lines
+
+
 INLINE = """\
 topology: {shape: fat_tree, k: 4, bandwidth: 50 GB/s, latency: 500 ns}
 workload: [{all_reduce: {size: 1 MiB}}]
