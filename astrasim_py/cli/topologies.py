@@ -17,6 +17,8 @@ from astrasim_py.topology.shapes import SHAPES
 from astrasim_py.topology.topology_files import SUFFIXES, read_edge_list
 
 _SIZES = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
+#: Up to a comma that is in no brackets, which may be in others.
+_SETTING = re.compile(r"(?:\[(?:[^][]|\[[^][]*\])*\]|\{(?:[^{}]|\{[^{}]*\})*\}|[^,])+")
 #: Shapes that keys alone describe.
 _SHAPES = ", ".join(name for name in SHAPES if name != "edge_list")
 
@@ -113,7 +115,7 @@ def _written(text: str, place: str) -> dict:
     else:
         problem = f'"{shape}" is neither a file nor a shape nor a preset'
         raise UsageError(place, problem, f"write e.g. torus:8x8,bandwidth=50 GB/s,latency=500 ns (shapes: {_SHAPES})")
-    for setting in filter(None, (part.strip() for part in settings.split(","))):
+    for setting in filter(None, (part.strip() for part in _SETTING.findall(settings))):
         key, equals, value = setting.partition("=")
         if not equals:
             raise UsageError(place, f'"{setting}" sets nothing', "write KEY=VALUE")

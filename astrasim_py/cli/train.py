@@ -56,6 +56,7 @@ KEYS = {
 
 #: Options by the keys of a training for which they stand; of others by --set.
 _OPTIONS = {key: f"--{key.replace('_', '-')}" for key in KEYS} | {
+    "model": "MODEL",
     "sp": "--sp",
     "memory": "--ignore-memory",
     "overlap": '--set "training.overlap={value}"',
@@ -101,6 +102,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.explain and kind != "training":
         problem = "a recommendation model has no closed form here"
         raise UsageError("--explain", problem, "drop it, to simulate an iteration")
+    if args.explain and args.output:
+        raise UsageError("--explain", "is not for traces, which -o writes", "write one of the two")
     if args.output:
         return _write(args, expand(scenario)[0])
     if args.explain:

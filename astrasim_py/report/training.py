@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from astrasim_py.report.tables import text_table
+from astrasim_py.core.units import format_time
+from astrasim_py.report.tables import text_table, time_text
 from astrasim_py.results.model import Row
 
 #: Names of the parts of a step.
@@ -28,11 +29,11 @@ def explain_text(estimate: Mapping[str, Any]) -> str:
     """The closed form's terms, the memory by kind, and rates."""
     layout = "  ".join(f"{key} {estimate[key]}" for key in ("tp", "pp", "cp", "vp", "ep", "dp", "zero"))
     parts = [
-        (PARTS[name], f"{seconds:.4g} s", f"{100 * seconds / estimate['step_s']:.1f} %")
+        (PARTS[name], _time(seconds), f"{100 * seconds / estimate['step_s']:.1f} %")
         for name, seconds in estimate["parts_s"].items()
         if seconds
     ]
-    parts.append(("step", f"{estimate['step_s']:.4g} s", "100 %"))
+    parts.append(("step", _time(estimate["step_s"]), "100 %"))
     memory = [(name, f"{size / 1e9:.2f} GB") for name, size in estimate["memory_bytes"].items() if size]
     total = f"{estimate['memory_total_bytes'] / 1e9:.2f} GB of {estimate['capacity_bytes'] / 1e9:.4g} GB"
     memory.append(("all", ", ".join(filter(None, (total, room_text(estimate))))))
@@ -47,6 +48,10 @@ def explain_text(estimate: Mapping[str, Any]) -> str:
     )
 
 
+def _time(seconds: float) -> str:
+    return format_time(round(seconds * 10**12))
+
+
 def room_text(estimate: Mapping[str, Any]) -> str:
     """What is wrong with the memory that a training needs: it is too much, or less than the reserve stays free."""
     total, capacity = estimate["memory_total_bytes"], estimate["capacity_bytes"]
@@ -58,23 +63,22 @@ def room_text(estimate: Mapping[str, Any]) -> str:
 def step_text(estimate: Mapping[str, Any], row: Row) -> str:
     """The closed form and the simulated step, each with what it holds for."""
     simulated = (row.time_ns or Decimal(0)) / 10**9
-    exposed = (row.exposed_comm_ns or Decimal(0)) / 10**9
     nominal = estimate["nominal_step_s"]
     gap = round(100 * (nominal / float(simulated) - 1), 1) + 0.0  # no negative zero
     lines = [
         (
             "predicted, as above",
-            f"{estimate['step_s']:.4g} s",
+            _time(estimate["step_s"]),
             "a real machine: links at measured rates, a host that launches kernels",
         ),
         (
             "simulated",
-            f"{simulated:.6g} s",
-            f"links at nominal rates, no host; {exposed:.4g} s of communication are exposed",
+            time_text(row.time_ns),
+            f"links at nominal rates, no host; {time_text(row.exposed_comm_ns or 0)} of communication are exposed",
         ),
         (
             "closed form of the same" if estimate["routing"] == "balanced" else "closed form, balanced routing",
-            f"{nominal:.6g} s",
+            _time(nominal),
             f"{gap:+.1f} % beside the simulated step",
         ),
     ]

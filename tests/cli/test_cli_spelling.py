@@ -16,6 +16,7 @@ TRAIN = ["train", "llama3-8b", "--seq", "2048"]
 #: Arguments, and the remedy.
 SAID = [
     (["train", "llama3-8b"], "--gbs is missing; write e.g. --gbs 512, or --microbatches 8"),
+    (["train", "llama3-8", "--gbs", "64"], 'train: MODEL: there is no model "llama3-8"; did you mean "llama3-8b"?'),
     (["train", "dlrm-mlperf"], "--gbs is missing; write e.g. --gbs 65536"),
     ([*TRAIN, "--gbs", "64", "--tp", "3", "--explain"], "train: tp 3 does not divide 32 heads; write --tp 2"),
     ([*TRAIN, "--gbs", "64", "--tp", "3"], "train: tp 3 does not divide 32 heads; write --tp 2"),

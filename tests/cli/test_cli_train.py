@@ -86,6 +86,8 @@ def test_a_topology_is_described_and_drawn(capsys, tmp_path, monkeypatch):
         "links       64",
     ]
     assert "50 GB/s" in out(capsys, "list", "topology", "ring:4,bandwidth=50 GB/s,latency=1 us")
+    broken = "failed={links: [[0, 1], [4, 5]]},bandwidth=50 GB/s"
+    assert "links       60" in out(capsys, "list", "topology", f"torus,dims=[4, 4],{broken},latency=1 us")
     assert out(capsys, "list", "topology", "dgx_h100", "--draw").splitlines()[-1] == "dgx_1x8.png"
     assert (tmp_path / "dgx_1x8.png").read_bytes()[:4] == b"\x89PNG"
     out(capsys, "list", "topology", "leaf_spine,leaves=2,hosts_per_leaf=2,spines=2", "--draw", "a/b.svg")
@@ -100,6 +102,13 @@ def test_parts_of_the_closed_form_add_up_to_the_step(capsys):
     found = json.loads(out(capsys, *SMALL, "--gbs", "16", "--explain", "--format", "json"))
     assert sum(found["parts_s"].values()) == pytest.approx(found["step_s"])
     assert sum(found["memory_bytes"].values()) == found["memory_total_bytes"]
+
+
+def test_times_of_a_step_have_the_units_of_all_tables(capsys):
+    found = json.loads(out(capsys, *SMALL, "--gbs", "16", "--explain", "--format", "json"))
+    lines = out(capsys, *SMALL, "--gbs", "16", "--explain").splitlines()
+    for name, seconds in {"step": found["step_s"], "optimizer": found["parts_s"]["optimizer"]}.items():
+        assert format_time(round(seconds * 1e12)) in next(line for line in lines if line.startswith(f"{name} "))
 
 
 def test_simulation_and_closed_form_of_the_same_machine_agree(capsys, tmp_path):
@@ -174,6 +183,7 @@ def test_written_traces_are_the_same_twice_and_lint_clean(capsys, tmp_path):
         (["--gpus", "0"], "--gpus: 0 is less than 1"),
         (["--ignore-memory", "--set", "compute.precision=fp8"], "precision fp8"),
         (["--ignore-memory", "--dtype", "fp4"], "has no rate for fp4"),
+        (["-o", "traces"], "--explain: is not for traces"),
     ],
 )
 def test_what_does_not_fit_is_one_line(capsys, argv, said):
