@@ -220,7 +220,9 @@ def why_not_text(answer: Mapping[str, Any]) -> str:
             f" ({counted})" if counted else ""
         )
         sentence = f"{counts}; the best takes {best['step_s']:.4g} s and {best['memory_total_bytes'] / 1e9:.1f} GB"
-        return f"{sentence}, number {answer['place']:,} of the {answer['of']:,} explored: {best['configuration']}"
+        place, explored = answer["place"], f"the {answer['of']:,} explored"
+        standing = f"number {place:,} of {explored}" if place <= answer["of"] else f"behind {explored}"
+        return f"{sentence}, {standing}: {best['configuration']}"
     total = f" (all {answer['matching']:,} that match: {counted})" if answer["matching"] > 1 else ""
     return f"{text}: {answer['problem']}; {answer['remedy']}{total}"
 
