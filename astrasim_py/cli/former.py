@@ -2,6 +2,7 @@
 spelling. A row is of a command as it is spelled now; it sees the words that follow the verb and its action.
 """
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -121,10 +122,10 @@ FORMER_VERBS = {
 
 
 def _view(words: list[str]) -> list[str]:
-    """``--point`` behind the name, and ``--out PAGE.html``, which is ``--output`` now."""
+    """``--point`` behind the name, and ``--out PAGE``, which is ``--output`` now; a folder that is there stays."""
     points, rest = taken(words, "--point")
     outs, others = taken(rest, "--out")
-    if outs and outs[-1].endswith((".html", ".htm")):
+    if outs and not os.path.isdir(outs[-1]):
         rest = [*others, "--output", outs[-1]]
     return renewed_points(rest, points) if points else rest
 
@@ -171,6 +172,7 @@ FORMER_WORDS = (
         (
             ("view --port 1 x --point size=1,a=2 --point a=3", "view --port 1 x@size=1,a=2 @a=3"),
             ("view x --point size=1 --out page.html", "view x@size=1 --output page.html"),
+            ("view x --point size=1 --out=page", "view x@size=1 --output page"),
         ),
     ),
     FormerWords(
@@ -180,6 +182,7 @@ FORMER_WORDS = (
             ("explore x.yaml --explain tp=8,pp=4 --quiet", "explore x.yaml@tp=8,pp=4 --explain --quiet"),
             ("explore --why-not=tp=8 x.yaml", "explore --why-not x.yaml@tp=8"),
             ("explore x.yaml --diff tp=8 tp=4", "explore x.yaml@tp=8 @tp=4 --diff"),
+            ("explore --fresh x.yaml --explain tp=8", "explore --fresh x.yaml@tp=8 --explain"),
         ),
     ),
     FormerWords(

@@ -10,7 +10,10 @@ _PAIR = re.compile(rf"[^-{SIGN}=][^{SIGN}=]*=")
 #: Questions of ``explore`` that had a configuration behind them.
 _QUESTIONS = ("--explain", "--why-not", "--diff")
 #: Options of the verbs that had such words, which take no value.
-_FLAGS = ("--worst", "--open", "--serve", "--json", "--quiet", "--allow-outside", "--allow-code", "-h", "--help")
+_FLAGS = (
+    *("--worst", "--open", "--serve", "--json", "--quiet", "--allow-outside", "--allow-code", "-h", "--help"),
+    *("--what-if", "--figures", "--fresh"),
+)
 
 
 def renewed_pairs(words: list[str]) -> list[str]:
