@@ -1,7 +1,8 @@
 """The site, made by Sphinx: ``sphinx-build -W --keep-going docs build/site``.
 
 The pages are those of this folder, as they are. Navigation is that of index.md; reference/api.md gets docstrings,
-reference/keys.md every key of scenarios, reference/presets.md the sources of figures, reference/astra_sim.md quirks.
+reference/keys.md every key of scenarios, reference/presets.md the sources of figures, reference/astra_sim.md quirks,
+compatible.md reasons.
 """
 
 import re
@@ -74,6 +75,7 @@ def _read(app, page: str, source: list[str]) -> None:
         "reference/api": _docstrings,
         "reference/keys": lambda text: f"{text}\n{expanded.keys()}\n",
         "reference/astra_sim": lambda text: text.replace("<!-- quirks -->", expanded.quirks()),
+        "compatible": lambda text: f"{text}\n{expanded.reasons()}\n",
         "reference/presets": lambda text: f"{text}\n{expanded.sources()}\n",
     }.get(page)
     if change:

@@ -1,4 +1,4 @@
-"""What the site adds to pages of reference: keys of scenarios, sources of hardware presets, quirks of ASTRA-sim.
+"""What the site adds to pages: keys of scenarios, sources of presets, quirks of ASTRA-sim, reasons of exclusions.
 
 The pages in this folder stay short; ``conf.py`` calls these functions when it reads them.
 """
@@ -9,6 +9,7 @@ from typing import Any
 
 from astrasim_py.astra_sim.quirks import CORRECTED, QUIRKS
 from astrasim_py.scenario.schema import json_schema
+from astrasim_py.system.compatible import DELAYS, NIC, NOISE, SPEEDS, TABLE, Row
 from astrasim_py.topology.hardware import preset_content, preset_names
 from astrasim_py.training.aliases import FOREIGN_KEYS
 
@@ -93,3 +94,35 @@ def quirks() -> str:
     """What ASTRA-sim does, and what is done instead."""
     rows = [f"| `{name}` | {text.removeprefix('ASTRA-sim: ')} | {CORRECTED[name]} |" for name, text in QUIRKS.items()]
     return "\n".join(["| quirk | ASTRA-sim | corrected |", "|---|---|---|", *rows])
+
+
+def exclusions() -> str:
+    """What excludes what, by uses, without reasons: the list of docs/compatible.md."""
+    lists: dict[str, list[str]] = {}
+    for row in TABLE:
+        uses = ", ".join(map(_shown, row.uses))
+        lists.setdefault(f"Not with {uses}" if uses else "With everything", []).extend(map(_shown, row.features))
+    lines = (f"* {heading}: {', '.join(dict.fromkeys(features))}" for heading, features in lists.items())
+    return "\n".join(lines)
+
+
+def reasons() -> str:
+    """Why each of them; ``…`` stands for what depends on a problem."""
+    rows = (f"| {_joined(row.uses)} | {_joined(row.features)} | {_why(row)} |" for row in TABLE if row.uses)
+    return "\n".join(["| with | not | why |", "|---|---|---|", *rows])
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    return ", ".join(map(_shown, names))
+
+
+def _why(row: Row) -> str:
+    return re.sub(r"{(\w|\.)+}", "…", row.problem)
+
+
+def _shown(name: str) -> str:
+    needed = name.removeprefix("no ")
+    if needed.endswith(".*"):
+        return f"other keys of `{needed[:-2]}`"
+    shown = f"`{needed}`" if "." in needed or needed in (NIC, NOISE, DELAYS, SPEEDS) else needed
+    return shown if needed == name else f"no {shown}"

@@ -9,14 +9,12 @@ or ``pages``: take pictures of the page of `view`, in Chromium (see docs/torus_p
 
 import base64
 import io
-import re
 import sys
 import tempfile
 from pathlib import Path
 
 from PIL import Image
 
-from astrasim_py.system.compatible import DELAYS, NIC, NOISE, SPEEDS, TABLE
 from astrasim_py.topology.hardware import preset_content, preset_names
 
 DOCS = Path(__file__).resolve().parent
@@ -56,29 +54,10 @@ def tutorial() -> None:
     nbformat.write(notebook, path)
 
 
-def exclusions() -> str:
-    """What excludes what, by uses, in Markdown; ``…`` stands for what depends on a problem."""
-    groups: dict[str, list[str]] = {}
-    for row in TABLE:
-        features, uses = (", ".join(map(_shown, names)) for names in (row.features, row.uses))
-        why = re.sub(r"{(\w|\.)+}", "…", row.problem)
-        if re.search("not support (semantics )?…|does not support collectives", why):
-            why = ""  # no more than the heading says
-        heading = f"Not with {uses}:" if uses else "With everything:"
-        groups.setdefault(heading, []).append(f"* {features}: {why}" if why else f"* {features}")
-    return "\n\n".join("\n".join([heading, "", *lines]) for heading, lines in groups.items())
-
-
-def _shown(name: str) -> str:
-    needed = name.removeprefix("no ")
-    if needed.endswith(".*"):
-        return f"other keys of `{needed[:-2]}`"
-    shown = f"`{needed}`" if "." in needed or needed in (NIC, NOISE, DELAYS, SPEEDS) else needed
-    return shown if needed == name else f"no {shown}"
-
-
 def compatible() -> None:
-    """Write the table of docs/compatible.md."""
+    """Write the list of docs/compatible.md."""
+    from expanded import exclusions
+
     path = DOCS / "compatible.md"
     before, heading, _ = path.read_text("utf-8").partition("## What excludes what\n\n")
     path.write_text(f"{before}{heading}{exclusions()}\n", "utf-8")
