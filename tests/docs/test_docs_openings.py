@@ -1,4 +1,4 @@
-"""Every page begins with what it is for in one sentence, and soon shows what runs; its links lead somewhere."""
+"""Every page begins with what it is for, and soon shows what runs; links lead somewhere; all pages are short."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = {page.relative_to(DOCS).as_posix(): page.read_text("utf-8") for page in sorted(DOCS.rglob("*.md"))}
 #: Pages that are made of docstrings alone.
 WITHOUT_COMMANDS = {"reference/api.md"}
+#: Words that all pages may have together, README.md among them.
+MOST_WORDS = 45_000
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -47,3 +49,8 @@ def test_anchors_are_headings(name):
         if "://" not in target and (page.suffix != ".md" or anchor not in anchors(page.read_text("utf-8"))):
             broken.append(f"{target}#{anchor}")
     assert not broken
+
+
+def test_all_pages_together_are_short():
+    texts = [*PAGES.values(), (DOCS.parent / "README.md").read_text("utf-8")]
+    assert sum(len(text.split()) for text in texts) <= MOST_WORDS
