@@ -99,9 +99,12 @@ def _npu(compute: dict) -> str:
 
 
 def links() -> str:
-    """The presets of links."""
-    rates = {name: preset_content(name)["link"] for name in preset_names("link")}
-    return "\n".join(f"* `{name}`: {link['bandwidth']}, {_shown_time(link['latency'])}" for name, link in rates.items())
+    """The presets of links, those of equal rates on one line."""
+    names: dict[str, list[str]] = {}
+    for name in preset_names("link"):
+        link = preset_content(name)["link"]
+        names.setdefault(f"{link['bandwidth']}, {_shown_time(link['latency'])}", []).append(f"`{name}`")
+    return "\n".join(f"* {', '.join(equal)}: {rates}" for rates, equal in names.items())
 
 
 def presets() -> None:
