@@ -206,12 +206,27 @@ def json_schema() -> dict[str, Any]:
             properties[name] = _or_variable(sub)
     definitions["Semantics"] = {"anyOf": [{"enum": ["native", "astra_sim"]}, definitions["Semantics"]]}
     definitions["MscclModel"] = {"anyOf": [{"type": "boolean"}, definitions["MscclModel"]]}
-    definitions["ProtocolLatency"] = {"anyOf": [{"type": "string"}, definitions["ProtocolLatency"]]}
+    weights = {"type": "object", "additionalProperties": {"type": "number"}}
+    definitions["Sizes"] = {"anyOf": [{"type": "string"}, definitions["Sizes"], weights]}
+    for name in ("ProtocolLatency", "AstraSimFile"):
+        definitions[name] = {"anyOf": [{"type": "string"}, definitions[name]]}
+    for name in ("Model", "RecommendationModel"):
+        whole = definitions[name].pop("required")
+        definitions[name]["anyOf"] = [{"required": ["base"]}, {"required": whole}]
     of_an_item = definitions["Compute"]["properties"]
     definitions["Item"]["properties"] |= {key: of_an_item[key] for key in ("name", "after")}
     definitions["Item"]["maxProperties"] = 3
     definitions["Item"] = {"anyOf": [{"const": "barrier"}, definitions["Item"]]}
-    schema["anyOf"] = [{"required": ["workload"]}, {"required": ["jobs"]}]
+    in_place = next(iter(properties["topologies"]["anyOf"][0]["patternProperties"].values()))["anyOf"][0]
+    properties["topology"]["anyOf"].append(in_place)
+    properties["topology"]["description"] = "one in place, or which of the topologies, if there are several"
+    properties["explore"] = {"type": "object", "description": "layouts of a training, for the verb explore"}
+    schema["required"].remove("topologies")
+    of_astra_sim = {"properties": {"workload": {"required": ["astra_sim"], "type": "object"}}, "required": ["workload"]}
+    schema["allOf"] = [
+        {"anyOf": [{"required": [key]} for key in ("workload", "jobs", "explore")]},
+        {"anyOf": [*({"required": [key]} for key in ("topologies", "topology", "explore")), of_astra_sim]},
+    ]
     _tidy(schema)
     definitions["Variable"] = {
         "type": "string",

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+
+import pytest
+import yaml
 
 from astrasim_py.scenario.schema import Scenario, json_schema
 from astrasim_py.system.semantics import NAMED, Semantics
@@ -36,8 +40,27 @@ def test_every_reference_of_the_schema_leads_somewhere():
 
     for reference in references(schema):
         assert reference.removeprefix("#/$defs/") in schema["$defs"]
-    assert list(schema["properties"]) == list(Scenario.model_fields)
+    assert list(schema["properties"]) == [*Scenario.model_fields, "explore"]
     assert schema["additionalProperties"] is False
+
+
+def test_editors_accept_every_scenario_of_the_repository(repo):
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(json_schema())
+    texts = {path.name: path.read_text("utf-8") for path in sorted((repo / "scenarios").glob("*.yaml"))}
+    for path in sorted((repo / "docs").rglob("*.md")):
+        blocks = re.findall(r"^```yaml\n(.*?)^```", path.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+        texts |= {f"{path.name} {number}": block for number, block in enumerate(blocks)}
+    scenarios = {name: yaml.safe_load(text) for name, text in texts.items()}
+    scenarios = {
+        name: content for name, content in scenarios.items() if {"workload", "jobs", "explore"} & content.keys()
+    }
+    wrong = [f"{name}: {error.message[:200]}" for name, c in scenarios.items() for error in validator.iter_errors(c)]
+    assert wrong == []
+    assert len(scenarios) > 50
+    ring = {"shape": "ring", "npus": 8, "bandwidth": "50 GB/s", "latency": "500 ns"}
+    assert validator.is_valid({"topology": ring, "workload": ["barrier"]})
+    for part in ({"workload": ["barrier"]}, {"topology": ring}, {"topology": ring, "workload": ["barier"]}):
+        assert not validator.is_valid(part)
 
 
 def test_every_example_of_a_key_is_what_the_key_accepts():
