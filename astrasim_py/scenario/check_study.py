@@ -22,7 +22,7 @@ def top_level_mistakes(document: Value) -> Iterator[Mistake]:
     """Keys that are unknown, missing, or in the wrong place."""
     keys = tuple(Scenario.model_fields)
     mapping = document.mapping
-    meant = set()
+    meant: set[str] = set()
     for key in mapping:
         if key not in keys:
             remedy = "run the verb explore on this file" if key == "explore" else did_you_mean(key, keys)
