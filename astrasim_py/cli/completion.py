@@ -8,8 +8,11 @@ fish: astrasim-py list completion fish > ~/.config/fish/completions/astrasim-py.
 import argparse
 from collections.abc import Iterator
 
+from astrasim_py.cli.new import GROUPS as LESSON_GROUPS
+from astrasim_py.cli.new import lesson_names
 from astrasim_py.cli.parsers import Command, every_command
 from astrasim_py.cli.verbs import SHORT, VERBS
+from astrasim_py.core.point_names import SIGN
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -43,7 +46,13 @@ def _values(action: argparse.Action) -> list[str]:
 def _words(command: Command) -> list[str]:
     """What may follow besides options and names of files."""
     positional = [action for action in command.arguments if not action.option_strings]
-    return [*command.actions, *(value for action in positional for value in _values(action))]
+    lessons = [*LESSON_GROUPS, *lesson_names()] if command.path == ("new",) else []
+    return [*command.actions, *(value for action in positional for value in _values(action)), *lessons]
+
+
+def _is_result(action: argparse.Action) -> bool:
+    """Whether it is an argument that names stored points: a folder in ``results``, too."""
+    return not action.option_strings and SIGN in str(action.metavar)
 
 
 def _is_name(action: argparse.Action) -> bool:
@@ -59,6 +68,9 @@ def _takes_file(action: argparse.Action) -> bool:
 
 #: What bash and zsh have in common: sets `next_words` to what may follow, and `next_files` where names of files may.
 _TABLES = """\
+_astrasim_py_names() {{
+  command ls results 2>/dev/null | tr '\\n' ' '
+}}
 _astrasim_py_next() {{
   next_words="" next_files=""
   case "$1 $2" in
@@ -128,7 +140,8 @@ def _cases() -> dict[str, str]:
     words = [f'    "") next_words="{top}" next_files=1 ;;']
     for path, command in commands.items():
         files = "1" if any(_is_name(action) for action in command.arguments) else ""
-        words.append(f'    "{path}") next_words="{" ".join(_words(command))}" next_files={files} ;;')
+        known = _words(command) + (["$(_astrasim_py_names)"] if any(map(_is_result, command.arguments)) else [])
+        words.append(f'    "{path}") next_words="{" ".join(known)}" next_files={files} ;;')
     options = [
         f'        "{path}") next_words="{" ".join(_options(command))}" next_files= ;;'
         for path, command in commands.items()
@@ -174,6 +187,8 @@ def _fish() -> Iterator[str]:
         files = "" if any(map(_is_name, command.arguments)) else " -f"
         if words := _words(command):
             yield f"{at}{files} -a {_quoted(' '.join(words))}"
+        if any(map(_is_result, command.arguments)):
+            yield f"{at} -a '(command ls results 2>/dev/null)'"
         for action in command.arguments:
             names = [f"-l {word[2:]}" if word.startswith("--") else f"-s {word[1:]}" for word in action.option_strings]
             takes = "" if action.nargs == 0 else " -r" if _takes_file(action) else " -x"

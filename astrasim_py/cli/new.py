@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if args.all and args.name is not None:
         raise UsageError("--all", f"lists every lesson, and {args.name} is one name", "write one of the two")
     if args.all:
-        _print_lessons(_names(), args.format)
+        _print_lessons(lesson_names(), args.format)
     elif args.name is None:
         groups = [{"group": group, "about": about, "lessons": names} for group, (about, names) in GROUPS.items()]
         if printed(args.format, groups):
@@ -122,7 +122,7 @@ def _print_lessons(names: Iterable[str], form: str) -> None:
             print(f"{row['lesson']:<24} {row['about']}".rstrip())
 
 
-def _names() -> list[str]:
+def lesson_names() -> list[str]:
     return sorted(path.stem for path in _LESSONS.glob("*.yaml"))
 
 
@@ -135,7 +135,7 @@ def _title(name: str) -> str:
 
 def listed() -> list[tuple[str, str]]:
     """Name and title of every lesson, by name."""
-    return [(name, _title(name)) for name in _names()]
+    return [(name, _title(name)) for name in lesson_names()]
 
 
 def copy(name: str, target: str | os.PathLike) -> list[Path]:
@@ -146,7 +146,7 @@ def copy(name: str, target: str | os.PathLike) -> list[Path]:
     from astrasim_py.scenario.expand import expand
     from astrasim_py.scenario.load import load_scenario
 
-    names, stem = _names(), name.removesuffix(".yaml")
+    names, stem = lesson_names(), name.removesuffix(".yaml")
     if stem not in names:
         remedy = did_you_mean(stem, (*names, *GROUPS))
         if remedy.startswith("write one of"):

@@ -29,8 +29,9 @@ def scripts(tmp_path_factory):
 
 @pytest.fixture
 def completed(scripts, tmp_path):
-    """What bash shows for words, of which the last is completed, in a folder with one file."""
+    """What bash shows for words, of which the last is completed, in a folder with a file and a result."""
     (tmp_path / "ring.yaml").touch()
+    (tmp_path / "results" / "stored").mkdir(parents=True)
 
     def ask(*words: str) -> list[str]:
         command = ["bash", "--norc", "-c", ASK, "bash", scripts("bash"), *words]
@@ -53,7 +54,11 @@ def completed(scripts, tmp_path):
         ("trace convert pytorch --ki", ["--kineto"]),
         ("run ring.yaml --rec", ["--record"]),
         ("run ring.yaml --record ", ["summary", "links", "nodes", "messages"]),
-        ("run ring.yaml --out ", ["ring.yaml"]),
+        ("run ring.yaml --out ri", ["ring.yaml"]),
+        ("explain --worst sto", ["stored"]),
+        ("results plot sto", ["stored"]),
+        ("verify sto", []),
+        ("new latency", ["latency_or_bandwidth"]),
         ("run ring.yaml --top ", []),
         ("explain --wor", ["--worst"]),
         ("list completion ", ["bash", "zsh", "fish"]),
