@@ -216,6 +216,15 @@ def fold_text(rows: Iterable[Row], summaries: Iterable[Summary | None]) -> str:
     return f"fold: {len(texts) - estimates} of {len(texts)} points are exact{note}\n"
 
 
+def name_of_results(folder: str | os.PathLike[str], out: str) -> str:
+    """The name by which the results in a folder are found without further options."""
+    path = os.path.normpath(folder)
+    name = os.path.basename(path)
+    # A name is looked for in the folder of all results; a path says itself where it is.
+    is_plain = os.path.dirname(path) == out == "results" and not os.path.lexists(name) and name[0] != "-"
+    return name if is_plain else path
+
+
 def look_text(folder: str | os.PathLike[str], out: str, rows: Iterable[Row], left_out: int = 0) -> str:
     """A line with the commands that show a stored result and say where its time went; empty where none is stored. They
     are of the point farthest from its bound that can be replayed; where none can, the line says how to list them.
@@ -227,11 +236,7 @@ def look_text(folder: str | os.PathLike[str], out: str, rows: Iterable[Row], lef
     stored.sort(key=lambda row: (row.status != "done", row.efficiency or 1, -(row.time_ns or 0)))
     if not stored or not os.path.isdir(folder):
         return ""
-    path = os.path.normpath(folder)
-    name = os.path.basename(path)
-    # A name is looked for in the folder of all results; a path says itself where it is.
-    is_plain = os.path.dirname(path) == out == "results" and not os.path.lexists(name) and name[0] != "-"
-    name = name if is_plain else path
+    name = name_of_results(folder, out)
     row = next((row for row in stored if (row.message_hops or 0) <= _MOST_REPLAYED), None)
     if row is None:
         return f"look: results list {shell_word(name)}\n"

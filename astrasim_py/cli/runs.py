@@ -2,10 +2,15 @@
 
 import argparse
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
-from astrasim_py.cli.options import add, complain, selection_of, table_options, terminal_width
+from astrasim_py.cli.options import add, complain, name_of_results, selection_of, table_options, terminal_width
 from astrasim_py.cli.output import printed
+
+if TYPE_CHECKING:
+    from astrasim_py.results.model import RunRow
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,17 +43,25 @@ def run(args: argparse.Namespace) -> int:
         return 0
     finished = [datetime.fromtimestamp(float(row.finished), UTC).isoformat(" ", "seconds")[:-6] for row in rows]
     columns = [
-        Column("point", [row.point for row in rows], False, 6),
+        Column("point", [_name(row, args.out) for row in rows], False),
         Column("time", [time_text(row.time_ns) for row in rows], True),
         Column("status", [row.status for row in rows], False, 1),
         Column("engine", [row.engine or "" for row in rows], False, 4),
         Column("level", [row.level for row in rows], False, 5),
         Column("finished (UTC)", finished, False, 3),
-        Column("scenario", ["now" if row.current else "older" for row in rows], False, 2),
-        Column("folder", [row.folder for row in rows], False),
+        Column("current", ["yes" if row.current else "no" for row in rows], False, 2),
+        Column("folder", [row.folder for row in rows], False, 6),
     ]
     if args.format == "markdown":
         print(markdown_text(columns))
     else:
         print(fitted_table(columns, terminal_width()) if rows else "no point meets --where")
     return 0
+
+
+def _name(row: "RunRow", out: str) -> str:
+    """The name of a stored point, to go on with."""
+    from astrasim_py.core.point_names import PointName
+
+    name = name_of_results(Path(row.folder).parents[1], out)
+    return str(PointName(name, {key: (str(value),) for key, value in row.sweep.items()}))

@@ -88,7 +88,7 @@ def test_the_table_fits_the_terminal_and_is_whole_in_a_pipe(scenario, capsys, mo
     narrow = run(capsys, scenario, "--jobs", 1)[1].splitlines()
     assert max(map(len, narrow[1:5])) <= 40 and "columns in summary.csv" in narrow[5]
     narrow = run(capsys, "results", "list")[1].splitlines()
-    assert "folder" in narrow[0] and "engine" not in narrow[0]
+    assert "point" in narrow[0] and "engine" not in narrow[0]
 
 
 def test_rows_of_a_result_are_chosen_sorted_and_exported(scenario, capsys):
