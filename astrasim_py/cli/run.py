@@ -103,10 +103,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _for_programs(rows: "Sequence[Row]", form: str) -> str:
     from astrasim_py.report.result_table import columns_of, csv_text, markdown_text
+    from astrasim_py.report.tables import Column
 
     if form == "json":
         return json_text(rows)
-    return csv_text(rows) if form == "csv" else markdown_text(columns_of(rows))
+    if form == "csv":
+        return csv_text(rows)
+    scenarios = [row.scenario for row in rows]
+    of_several = [Column("scenario", scenarios, False)] if len(set(scenarios)) > 1 else []
+    return markdown_text([*of_several, *columns_of(rows)])
 
 
 def print_failures(result: "RunResult", *, whole: bool = True) -> None:
@@ -128,7 +133,9 @@ def print_failures(result: "RunResult", *, whole: bool = True) -> None:
 _MOST_JOBS = 40
 
 
-def _rows_text(rows: "Sequence[Row]", plots: "Sequence[PlotSpec]", width: int | None, args: argparse.Namespace) -> str:
+def _rows_text(
+    rows: "Sequence[Row]", plots: "Sequence[PlotSpec]", width: int | None, args: argparse.Namespace, has_flows: bool
+) -> str:
     """A comparison of the rows where a sweep makes one, and all of them where they are few or asked for."""
     from astrasim_py.report.comparison import MOST_ROWS, comparison_text, multiples
     from astrasim_py.report.result_table import all_rows_text, summary_text
@@ -136,10 +143,11 @@ def _rows_text(rows: "Sequence[Row]", plots: "Sequence[PlotSpec]", width: int | 
     if args.sort is not None or args.top is not None:
         limit = MOST_ROWS if args.top is None else None
         return summary_text(rows, width, limit, ordered=True)
-    comparison = comparison_text(rows, plots, width)
+    # Open-loop traffic sends for a time of its own, so that times of its points are no alternatives.
+    comparison = "" if has_flows else comparison_text(rows, plots, width)
     if comparison and len(rows) > MOST_ROWS:
         return f"{comparison}\n{all_rows_text(rows)}"
-    table = summary_text(rows, width, MOST_ROWS, multiples=None if comparison else multiples(rows, plots))
+    table = summary_text(rows, width, MOST_ROWS, multiples=None if comparison or has_flows else multiples(rows, plots))
     return f"{comparison}\n\n{table}" if comparison else table
 
 
@@ -151,7 +159,8 @@ def _show(result: "RunResult", rows: "Sequence[Row]", plots: "Sequence[PlotSpec]
     if result.title.lower() not in NO_TITLE:
         print(result.title)
     width = options.terminal_width()
-    print(_rows_text(rows, plots, width, args) if rows else "no row meets --where")
+    has_flows = os.path.exists(os.path.join(result.folder, "flows.csv"))
+    print(_rows_text(rows, plots, width, args, has_flows) if rows else "no row meets --where")
     if 0 < len(rows) < len(medians(result.rows)):
         print(f"{len(rows)} of {number_of(len(medians(result.rows)), 'row')}")
     if result.left_out:
@@ -161,7 +170,7 @@ def _show(result: "RunResult", rows: "Sequence[Row]", plots: "Sequence[PlotSpec]
     jobs = medians([row.of_job(job) for row, summary in pairs if summary for job in summary.jobs])
     if jobs and (args.verbose or len(jobs) <= _MOST_JOBS):
         print(f"\n{jobs_text(jobs, width)}")
-    if os.path.exists(os.path.join(result.folder, "flows.csv")):
+    if has_flows:
         from astrasim_py.report.flows import flows_text
 
         print(flows_text(result.folder, rows, width), end="")

@@ -96,7 +96,7 @@ def scenario_file(name: PointName, out: str | os.PathLike = "results") -> PointN
     file = read_object(folder / OWNER).get("file")
     path = Path(os.path.relpath(folder / file)) if isinstance(file, str) else None
     if path is None or not os.path.isfile(path):
-        problem = f"was made from {path}, which is not there" if path else "does not say of which file it is"
+        problem = f"was made from {path}, which is not there" if path else "is a folder that no scenario has filled"
         raise UsageError(name.name, problem, "name the scenario's file")
     return PointName(str(path), values)
 

@@ -88,6 +88,23 @@ def test_points_are_listed(told, name):
     assert again == row
 
 
+@pytest.mark.parametrize("name", ["rings", "copied@home/rings"])
+def test_a_listed_point_is_a_name_to_go_on_with(told, name):
+    lines = told("results", "list", name)[1].splitlines()
+    width = lines[1].index("  ")
+    points = [line[:width].strip() for line in lines[2:]]
+    assert len(set(points)) == 8 and all(point.startswith(f"{name}@") for point in points)
+    row, *others = rows_of(told, "results", "list", points[3])
+    assert not others and told("results", "list", row["folder"])[1].splitlines()[2].startswith(points[3])
+
+
+def test_rows_of_several_scenarios_say_of_which_they_are(told, folder):
+    (folder / "other.yaml").write_text(SCENARIO.replace("rings", "other", 1))
+    several = told("run", "rings.yaml@size=1 MiB", "other.yaml@size=1 MiB", "--format", "markdown")[1].splitlines()
+    assert [line.split(" | ")[0] for line in several[2:]] == ["| rings"] * 4 + ["| other"] * 4
+    assert "scenario" not in told("run", "rings.yaml@size=1 MiB", "--format", "markdown")[1]
+
+
 def test_figures_and_pages_of_a_point(told, folder):
     point = "@size=1 MiB,topology=ring,placement=in a row"
     code, out, _ = told("results", "plot", f"rings{point}")
@@ -134,6 +151,7 @@ def test_former_spellings_are_accepted_and_name_the_new_one(told, folder):
         (["run", "rings.yaml@placement=a@b=c"], "quote a value that holds @ or ="),
         (["explain", "rings@placement=a@b"], "quote a value that holds @ or ="),
         (["run", "rings.yaml@size"], "write key=value behind @"),
+        (["run", "."], ".: is a folder that no scenario has filled; name the scenario's file"),
         (["run", "rings.yaml@sizes=1 MiB"], 'rings.yaml@sizes: is not swept; did you mean "size"? swept are topology'),
         (["check", "rings.yaml@size=2 MiB"], 'rings.yaml@size: no point has "2 MiB"; write one of 64 KiB, 1 MiB'),
         (["results", "list", "rings@size=1 GiB"], 'no point has "1 GiB"'),

@@ -165,6 +165,7 @@ def test_tables_of_the_results_have_the_times_by_size(tmp_path, capsys, repo):
     assert result.rows[0].messages == int(rows[[r["point"] for r in rows].index(result.rows[0].point)]["messages"])
     assert main(["run", str(repo / "scenarios" / "open_loop.yaml"), "--set", "plots=[]", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
+    assert "the fastest" not in out and "time/best" not in out, "each point sends for a time of its own"
     assert "p99 slowdown" in out and "pattern=uniform,load=0.8,model=fluid" in out
     points_folder = next((tmp_path / "open_loop" / "points").glob("001*"))
     assert (points_folder / "flows.csv").exists() and not (points_folder / "message.csv").exists()
