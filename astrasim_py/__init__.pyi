@@ -18,6 +18,7 @@ from astrasim_py.core.records import Records as Records
 from astrasim_py.inspection.compare import compare as compare
 from astrasim_py.inspection.look import explain as explain
 from astrasim_py.inspection.look import plot as plot
+from astrasim_py.inspection.look import view as view
 from astrasim_py.msccl.to_traces import read_algorithm as read_algorithm
 from astrasim_py.preparation.from_python import collective as collective
 from astrasim_py.preparation.from_python import problem as problem

@@ -42,9 +42,13 @@ def explain_folder(path: str | os.PathLike, point: str | Mapping[str, str] = "")
         matches = [stored for stored in points_named(name) if stored.manifest.point == point]
         if len(matches) == 1:
             return explain_point(matches[0])
-        values = parse_values(point) if isinstance(point, str) else {key: (str(text),) for key, text in point.items()}
-        name = PointName(name.name, {**name.values, **values})
-    return explain_point(point_named(name))
+    return explain_point(point_named(with_values(name, point)))
+
+
+def with_values(name: PointName, point: str | Mapping[str, str]) -> PointName:
+    """A name with the swept values of a point besides its own."""
+    values = parse_values(point) if isinstance(point, str) else {key: (str(text),) for key, text in point.items()}
+    return PointName(name.name, {**name.values, **values})
 
 
 def explain_chosen(names: Sequence[PointName], out: str | os.PathLike, *, worst: bool = False) -> list[Explained]:

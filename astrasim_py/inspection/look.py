@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
 
 from astrasim_py.core.choices import FLUID
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.files import write_file
 from astrasim_py.core.records import Records, Table
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.inspection.advice import advice
-from astrasim_py.inspection.explained import difference_of, explain_folder
-from astrasim_py.inspection.point_choice import points_named
+from astrasim_py.inspection.explained import difference_of, explain_folder, with_values
+from astrasim_py.inspection.point_choice import point_name, points_named
 from astrasim_py.inspection.stored_results import plot_axes
 from astrasim_py.report import plots
 from astrasim_py.report.arranged_rows import FigureRow
@@ -100,6 +102,44 @@ def explain(
     return replace(
         explanation, advice=advice(what, explanation, records.message_hops + records.node.height) if finished else ""
     )
+
+
+def view(
+    what: RunResult | str | os.PathLike[str],
+    point: str | Mapping[str, str] = "",
+    other: str | Mapping[str, str] = "",
+    *,
+    file: str | os.PathLike[str] = "page.html",
+) -> Path:
+    """Write the page that plays a stored point in a browser, or two side by side.
+
+    Parameters
+    ----------
+    what : RunResult or path
+        A result, a folder of results, the name or file of a scenario with results, also of a point as in
+        ``"x@size=1 MiB,topology=ring"``.
+    point, other : str or dict
+        Swept values of a point, and of a second one, as of `explain`. Without any, the point farthest from its bound.
+    file : path
+        What is written: HTML that needs no other file.
+
+    Returns
+    -------
+    Path
+        `file`.
+
+    Raises
+    ------
+    UsageError
+        No such point, or several.
+    OutputError
+        The file cannot be written.
+    """
+    from astrasim_py.inspection.view import view_page
+
+    name = point_name(what.folder if isinstance(what, RunResult) else what)
+    names = [with_values(name, values) for values in (point, *([other] if other else []))]
+    return write_file(file, view_page(names, "results", []), make_folder=True)
 
 
 class PlotKeys(TypedDict, total=False):

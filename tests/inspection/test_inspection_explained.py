@@ -52,6 +52,21 @@ def told(folder, monkeypatch, capsys):
     return run
 
 
+def test_python_writes_the_page_that_the_command_writes(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    result = ap.run("demo.yaml", out="results", level="messages")
+    point = {"size": "1 MiB", "topology": "mesh", "time": "1 us"}
+    one, two = ap.view(result, point, file="py/one.html"), ap.view("demo@size=1 MiB,time=1 us,topology=ring", "", point)
+    assert main(["view", "demo@size=1 MiB,topology=mesh,time=1 us", "-o", "one.html"]) == 0
+    assert main(["view", "demo@size=1 MiB,time=1 us,topology=ring", "@topology=mesh", "-o", "two.html"]) == 0
+    assert one.read_bytes() == (folder / "one.html").read_bytes() and str(two) == "page.html"
+    assert two.read_bytes() == (folder / "two.html").read_bytes()
+    assert main(["view", "demo", "-o", "worst.html"]) == 0
+    assert (folder / "worst.html").read_bytes() == ap.view(result).read_bytes() != one.read_bytes()
+    with pytest.raises(AstraError, match="means 4 points"):
+        ap.view("demo", "size=1 MiB")
+
+
 @pytest.mark.parametrize("name", ["demo", "demo.yaml", "results/demo"])
 @pytest.mark.parametrize("size", ["1 MiB", "1MiB", "1048576", "1024 KiB"])
 def test_a_point_is_named_by_swept_values_as_in_yaml(told, name, size):
