@@ -28,7 +28,7 @@ from astrasim_py.runs.figures import STUDY, draw_figures, drawn_of, recorded_poi
 from astrasim_py.runs.summary import FIRST_LEVEL
 from astrasim_py.runs.task import identity_of, make_task, run_task
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.plot_spec import level_of
+from astrasim_py.scenario.plot_spec import level_of, of_records
 from astrasim_py.system.machine_models import Limits
 
 if TYPE_CHECKING:
@@ -119,9 +119,12 @@ def plot_folder(path: str | os.PathLike) -> Drawn:
     notes: list[str] = []
     title = str(study.get("title") or study.get("scenario") or folder.name)
     if os.path.exists(Path(path) / stored_points.MANIFEST):
-        title = title if title.lower() in NO_TITLE else f"{title}: {points[0].manifest.point}"
         kinds = [*_OF_A_POINT, *(["utilisation"] if points[0].manifest.level == "messages" else [])]
         specs = [{"kind": kind, "name": f"{points[0].folder.name}-{kind}"} for kind in kinds]
+        if points[0].row.sweep and title.lower() not in NO_TITLE:
+            # Panels of records say of which point they are.
+            whole = {"title": f"{title}: {points[0].manifest.point}"}
+            specs = [spec if of_records(spec) else spec | whole for spec in specs]
     else:
         specs = specs_in(study)
         if not specs:

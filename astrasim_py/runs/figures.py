@@ -103,7 +103,10 @@ def panel(point: StoredPoint, kind: str, keys: Collection[str] | None = None) ->
     from astrasim_py.report.arranged_rows import name_of
     from astrasim_py.report.record_plots import Panel
 
-    title = ", ".join(f"{name_of(key)} = {value}" for key, value in sweep.items()) or point.manifest.point
+    # A point without swept values is all of its scenario, whose title the figure has.
+    title = ", ".join(f"{name_of(key)} = {value}" for key, value in sweep.items())
+    if not title and point.row.sweep:
+        title = point.manifest.point
     parts = parts_of(point)
     return Panel(
         title=title,

@@ -16,7 +16,9 @@ from astrasim_py.cli.main import main
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.inspection.advice import advice, changes, with_twice_the_bandwidth
+from astrasim_py.inspection.stored_results import find
 from astrasim_py.report.explain import explain
+from astrasim_py.runs.figures import panel
 
 SCENARIO = """
 name: demo
@@ -65,6 +67,20 @@ def test_python_writes_the_page_that_the_command_writes(folder, monkeypatch, cap
     assert (folder / "worst.html").read_bytes() == ap.view(result).read_bytes() != one.read_bytes()
     with pytest.raises(AstraError, match="means 4 points"):
         ap.view("demo", "size=1 MiB")
+
+
+def test_a_figure_of_a_point_says_once_which_it_is(folder, tmp_path):
+    """Its panel has the swept values; a point without any is all of its scenario, which the figure is called by."""
+    assert panel(find(folder / "results" / "demo")[1][0], "gantt").title == (
+        "topology = ring, message size = 64 KiB, time = 1 us"
+    )
+    (tmp_path / "alone.yaml").write_text(
+        re.sub(r"(?s)sweep:.*", "", SCENARIO.replace("$time", "1 us"))
+        .replace("$size", "1 KiB")
+        .replace("  mesh:", "  #")
+    )
+    ap.run(tmp_path / "alone.yaml", out=tmp_path, level="nodes")
+    assert panel(find(tmp_path / "demo")[1][0], "gantt").title == ""
 
 
 @pytest.mark.parametrize("name", ["demo", "demo.yaml", "results/demo"])
