@@ -24,10 +24,14 @@ def point_names(words: Sequence[str], out: str) -> list[PointName]:
 
 
 def names_of_files(words: Sequence[str]) -> list[PointName]:
-    """Files, or prefixes of files, and values of a scenario's points behind ``@``. Raises UsageError."""
+    """Files, or prefixes of files; of a name with values of points behind ``@`` the scenario's file. Raises UsageError."""
     from astrasim_py.core.point_names import SIGN, PointName
 
-    return point_names(words, "results") if any(SIGN in word for word in words) else [PointName(word) for word in words]
+    if not any(SIGN in word for word in words):
+        return [PointName(word) for word in words]
+    from astrasim_py.inspection.point_choice import scenario_file
+
+    return [scenario_file(name) if name.values else name for name in point_names(words, "results")]
 
 
 def one_scenario(word: str) -> PointName:

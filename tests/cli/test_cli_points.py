@@ -119,6 +119,10 @@ def test_points_of_a_scenario_are_verified_and_inlined(told, folder):
     assert code == 0 and len(json.loads(out)) == 2
     assert "means 2 points, not one point; they differ in placement" in told("convert", "--inline", point, "in/x")[2]
     assert told("convert", "--inline", f"{point},placement=in a row", "in/x")[0] == 0
+    stored = point.replace("rings.yaml", "rings")
+    assert told("verify", stored)[:2] == told("verify", point)[:2]
+    assert told("convert", "--inline", f"{stored},placement=in a row", "in/y")[0] == 0
+    assert "no name in results" in told("verify", "rongs@size=1 MiB")[2]
     assert (folder / "in" / "x.3.et").is_file()
 
 
