@@ -84,9 +84,12 @@ def recorded(spec: Mapping, rows: Sequence[Row | None]) -> list[int]:
 
 
 def _meant(spec: Mapping, rows: Sequence[Row | None]) -> list[int]:
-    """Numbers of the points that a figure is of, whether there is room for all of them or not."""
+    """Numbers of the points that a figure is of, whether there is room for all of them or not. Records of repeated
+    points are those of the first seed, where it is among them.
+    """
     chosen = [(number, row) for number, row in enumerate(rows) if row and row.meets(spec.get("where") or {})]
-    return [number for number, row in chosen if first_seed(row) or not of_records(spec)]
+    first = [number for number, row in chosen if first_seed(row)]
+    return first if first and of_records(spec) else [number for number, _ in chosen]
 
 
 #: Tables that a figure of records shows.

@@ -100,6 +100,13 @@ def test_explain_names_the_seeds(repeated, capsys):
     assert {row["seeds"] for row in rows_of(folder / "rep" / "summary.csv")} == {"22"}  # also of the run at that level
 
 
+def test_records_of_any_named_seed_are_drawn(repeated, capsys):
+    _, _, folder = repeated
+    assert main(["results", "plot", "rep@topology=plain,seed=1", "--out", str(folder)]) == 0
+    out, err = capsys.readouterr()
+    assert "-seed1-links.svg" in out and "no finished points" not in err
+
+
 def test_jobs_are_repeated_each_with_itself_alone(tmp_path):
     path = tmp_path / "jobs.yaml"
     path.write_text(
