@@ -119,12 +119,12 @@ class MachineCheck:
         percent = f"{100 * self.tolerance:g} %"
         if self.within:
             fast = [size for size in self.sizes if size.ratio * (1 + self.tolerance) < 1]
-            text = f"as expected: within {percent} at all sizes"
-            if fast:
-                most = max(1 / size.ratio for size in fast)
-                where = _range(self.sizes, [size in fast for size in self.sizes])
-                text = f"not slower than expected; {most:.1f} times faster {where}: another machine or library?"
-            return f"{text}{self._launch_text()}"
+            if not fast:
+                return f"as expected: within {percent} at all sizes{self._launch_text()}"
+            most = max(1 / size.ratio for size in fast)
+            where = _range(self.sizes, [size in fast for size in self.sizes])
+            text = f"not slower than expected{self._launch_text()}"
+            return f"{text}; {most:.1f} times faster {where}: another machine or library?"
         slow = [size.is_slow for size in self.sizes]
         if self.launch_ps > LAUNCH_PS and not slow[-1]:
             return f"calls take {format_time(self.launch_ps)} longer than expected {_range(self.sizes, slow)}: launch?"
@@ -184,7 +184,7 @@ def check_machines(
             groups.setdefault(key, []).append(row)
     if not groups:
         known = preset or next((row.preset for row in rows if row.preset), None)
-        remedy = f"times of {', '.join(COLLECTIVES)} can be checked; --profile names numbers of this library"
+        remedy = f"write --profile with numbers of this library; checked are {', '.join(COLLECTIVES)}"
         if known is None:
             remedy = f"name the machine with --preset, e.g. {', '.join(preset_names('collectives')[:3])}"
         raise UsageError(rows[0].place, next(iter(left_out)), remedy)

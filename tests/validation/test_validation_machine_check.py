@@ -93,6 +93,13 @@ def test_the_sentence_says_where_it_is_slow(factor, says, monkeypatch):
     assert says in result.sentence and result.within == ("faster" in says)
 
 
+def test_a_faster_machine_with_a_longer_launch_is_one_sentence():
+    """The question comes last."""
+    result = check(timed(launch=5 * US, factor=lambda size: 0.5 if size >= 2**24 else 1.0))
+    assert result.sentence.startswith("not slower than expected, besides 5 µs a call that the launch takes longer")
+    assert result.sentence.endswith("times faster from 16 MiB on: another machine or library?")
+
+
 def test_a_launch_longer_than_any_host_needs_is_a_fault(monkeypatch):
     monkeypatch.setattr(machine_check, "_causes", lambda *_: ())
     result = check(timed(launch=3 * LAUNCH_PS))
