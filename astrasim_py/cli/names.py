@@ -24,7 +24,9 @@ def point_names(words: Sequence[str], out: str) -> list[PointName]:
 
 
 def names_of_files(words: Sequence[str]) -> list[PointName]:
-    """Files, or prefixes of files; of a name with values of points behind ``@`` the scenario's file. Raises UsageError."""
+    """Files, or prefixes of files; of names with values of points behind ``@`` the scenarios' files. Raises
+    UsageError.
+    """
     from astrasim_py.core.point_names import SIGN, PointName
 
     if not any(SIGN in word for word in words):
