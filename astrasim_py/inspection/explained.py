@@ -16,6 +16,7 @@ from astrasim_py.preparation.prepare import prepare
 from astrasim_py.report.chosen_rows import ambiguous
 from astrasim_py.report.difference import Difference
 from astrasim_py.report.explain import Explanation, explain
+from astrasim_py.report.flows import FLOWS
 from astrasim_py.results.store import RunOptions
 from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs import astra_sim_point
@@ -87,7 +88,7 @@ def explain_point(stored: StoredPoint, *, advise: bool = True) -> Explained:
     explanation = explain(records, point.table("edge"), longer, parts_of(point), *switches, qps, changes)
     if point.manifest.status != "done":
         notes.append(f"this point is {point.manifest.status}: {point.summary.cause}")
-    elif advise:
+    elif advise and not (point.folder / FLOWS).exists():  # senders of open-loop traffic wait as long as they are told
         with suppress(AstraError):  # it cannot be made again: a file has gone
             problem = _problem_of(point)
             if problem is not None:

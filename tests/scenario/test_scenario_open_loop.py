@@ -169,6 +169,7 @@ def test_tables_of_the_results_have_the_times_by_size(tmp_path, capsys, repo):
     assert "p99 slowdown" in out and "pattern=uniform,load=0.8,model=fluid" in out
     points_folder = next((tmp_path / "open_loop" / "points").glob("001*"))
     assert (points_folder / "flows.csv").exists() and not (points_folder / "message.csv").exists()
+    assert main(["explain", f"{points_folder}"]) == 0 and "advice" not in capsys.readouterr().out
 
 
 def test_repeated_points_show_the_run_of_median_time(tmp_path, capsys):
