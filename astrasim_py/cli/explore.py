@@ -13,6 +13,7 @@ OUT/NAME-simulated/, which are used again.
 import argparse
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from astrasim_py.cli import shared_options
@@ -189,6 +190,9 @@ def _table(args: argparse.Namespace, priced) -> int:
     print(text.best_text(rows, simulated.best))
     if args.folder:
         print(f"results: {args.folder}")
+        for name in files:
+            if name.endswith(".svg"):
+                print(f"figure: {Path(args.folder) / name}")
     if simulated.result and not args.quiet:
         print(look_text(simulated.result.folder, args.out, simulated.result.rows), end="")
     return code

@@ -17,6 +17,9 @@ from astrasim_py.topology.shapes import SHAPES
 from astrasim_py.topology.topology_files import SUFFIXES, read_edge_list
 
 _SIZES = re.compile(r"[0-9]{1,9}(x[0-9]{1,9})*")
+#: What the reader of edge lists advises where a rate is missing, and what it says then.
+_BESIDE = re.compile(r"(bandwidth|latency): ([^,]+) beside file:")
+_BESIDE_NOTHING = re.compile(r"there is no (bandwidth|latency)$")
 #: Up to a comma that is in no brackets, which may be in others.
 _SETTING = re.compile(r"(?:\[(?:[^][]|\[[^][]*\])*\]|\{(?:[^{}]|\{[^{}]*\})*\}|[^,])+")
 #: Shapes that keys alone describe.
@@ -35,8 +38,7 @@ def topology_of(text: str, place: str = "--topology") -> Topology:
         try:
             return read_edge_list(text)
         except TopologyError as error:
-            remedy = re.sub(r"(bandwidth|latency): ([^,]+) beside file:", rf'"{text},\1=\2"', error.remedy)
-            raise TopologyError(error.place, error.problem, remedy) from None
+            raise TopologyError(error.place, error.problem, _beside(text, error.remedy)) from None
     if os.path.exists(text):
         raise UsageError(place, f'"{text}" is of no known kind', f"name a file that ends in {', '.join(SUFFIXES)}")
     try:
@@ -44,6 +46,8 @@ def topology_of(text: str, place: str = "--topology") -> Topology:
     except TopologyError as error:
         if text.lstrip().startswith("{"):
             raise
+        if _BESIDE.search(error.remedy):
+            raise TopologyError(error.place, error.problem, _beside(text, error.remedy)) from None
         key = error.place.rpartition(".")[2]
         remedy = re.sub(r'^write e\.g\. "(.*)"$', rf"write e.g. {key}=\1", error.remedy)
         # A list has commas of its own, so that it is written as a size.
@@ -53,8 +57,20 @@ def topology_of(text: str, place: str = "--topology") -> Topology:
         raise TopologyError(error.place, error.problem, remedy) from None
 
 
+def _beside(text: str, remedy: str) -> str:
+    """A remedy that adds a key beside ``file:`` as what is added to the text of a topology."""
+    return _BESIDE.sub(rf'"{text},\1=\2"', remedy)
+
+
 def drawable_topology(text: str, place: str) -> tuple[Topology, bool]:
-    """As `topology_of`, but rates of links may be left out of a shape; and whether they are given."""
+    """As `topology_of`, but rates of links may be left out of a shape, or of a file; and whether they are given."""
+    if Path(text).suffix.lower() in SUFFIXES:
+        try:
+            return topology_of(text, place), True
+        except TopologyError as error:
+            if not _BESIDE_NOTHING.search(error.problem):
+                raise
+        return topology_of(f"{text},bandwidth=1 GB/s,latency=1 us", place), False
     shape = text.partition(",")[0].partition(":")[0]
     keys = SHAPES[shape].model_fields if shape in SHAPES and not os.path.exists(text) else {}
     if "link_preset" not in keys or re.search(r"\b(bandwidth|latency|link_preset)\s*=", text):

@@ -150,6 +150,9 @@ def test_what_if_and_figures_are_beside_the_table(capsys, small, tmp_path):
     folder = tmp_path / "r" / "small-explored"
     names = {"time", "memory", "pareto", "tp_pp", "roofline", "scaling", "what_if"}
     assert names <= {file.stem for file in folder.glob("*.png")} and names <= {f.stem for f in folder.glob("*.svg")}
+    assert {line for line in said.splitlines() if line.startswith("figure: ")} == {
+        f"figure: {folder / name}.svg" for name in names
+    }
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     out(capsys, *argv, "--set", "explore.baseline=tp=1,pp=1")
     assert before == {file.name: file.read_bytes() for file in folder.iterdir()}

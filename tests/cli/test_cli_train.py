@@ -7,6 +7,7 @@ import shlex
 import sys
 from functools import partial
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -86,6 +87,11 @@ def test_a_topology_is_described_and_drawn(capsys, tmp_path, monkeypatch):
         "links       64",
     ]
     assert "50 GB/s" in out(capsys, "list", "topology", "ring:4,bandwidth=50 GB/s,latency=1 us")
+    Path("plain.txt").write_text("0 1\n1 2\n")
+    drawn = out(capsys, "list", "topology", "plain.txt", "--draw").splitlines()
+    assert drawn[-1] == "plain.png" and not any("bandwidth" in line for line in drawn)
+    assert main(["list", "topology", "plain.txt,bandwidth=50 GB/s"]) == 2
+    assert 'or write "plain.txt,bandwidth=50 GB/s,latency=500 ns"\n' in capsys.readouterr().err
     broken = "failed={links: [[0, 1], [4, 5]]},bandwidth=50 GB/s"
     assert "links       60" in out(capsys, "list", "topology", f"torus,dims=[4, 4],{broken},latency=1 us")
     assert out(capsys, "list", "topology", "dgx_h100", "--draw").splitlines()[-1] == "dgx_1x8.png"
