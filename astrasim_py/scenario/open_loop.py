@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
+from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag, ValidationInfo, WithJsonSchema
 
 from astrasim_py.core.errors import UnitError
 from astrasim_py.core.fields import Bandwidth, Count, Rank, Size, Time, choice, did_you_mean, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.core.units import parse_size
-from astrasim_py.workload.blocks import read_written
+from astrasim_py.workload.blocks import read_shares
 
 PATTERNS = ("uniform", "permutation", "hotspot", "incast", "all_to_all")
 #: Largest mean size and gap for which every draw fits 2^63 - 1.
@@ -29,7 +29,7 @@ class Sizes(StrictModel):
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, str):
+        if isinstance(value, str | int | float):
             return {"fixed": value}
         if isinstance(value, Mapping) and not any(key in value for key in ("fixed", "uniform", "exponential")):
             return {"weights": tuple((_size(key), _weight(key, item)) for key, item in value.items())}
@@ -73,7 +73,7 @@ class Matrix(StrictModel):
     """Shares of traffic by sender and receiver."""
 
     matrix: Annotated[
-        Any, PlainValidator(read_written), WithJsonSchema({"type": ["string", "array"], "examples": ["traffic.csv"]})
+        Any, PlainValidator(read_shares), WithJsonSchema({"type": ["string", "array"], "examples": ["traffic.csv"]})
     ]
 
 
@@ -88,7 +88,11 @@ class OpenLoop(StrictModel):
 
     _place = "workload.open_loop"
 
-    pattern: Annotated[str | Matrix, BeforeValidator(_pattern)] = example("uniform")
+    pattern: Annotated[
+        Annotated[str, Tag("<name>")] | Annotated[Matrix, Tag("<matrix>")],
+        Discriminator(lambda value: "<name>" if isinstance(value, str) else "<matrix>"),
+        BeforeValidator(_pattern),
+    ] = example("uniform")
     load: Annotated[float, Field(gt=0, le=100)] | None = Field(
         default=None, description="part of the rate of the links of the busiest NPU, in or out", examples=[0.8]
     )

@@ -1,7 +1,8 @@
 """Blocks of an all_to_all that are of unequal sizes: bytes from each rank of a group to each."""
 
 import os
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
 
 from pydantic import ValidationInfo
 
@@ -12,6 +13,7 @@ from astrasim_py.core.units import parse_size
 
 #: Bytes from a to b at [a][b].
 BlockSizes: TypeAlias = tuple[tuple[int, ...], ...]
+Cell = TypeVar("Cell", int, float)
 #: Largest file of block sizes, bytes, and digits of a size.
 _LARGEST = 2**53
 _MOST_MATRIX, _MOST_DIGITS = 2**24, 16
@@ -21,12 +23,31 @@ def read_written(value: object, info: ValidationInfo) -> FileText | BlockSizes:
     """What a scenario writes: rows of sizes, or a file of them. Raises pydantic's errors."""
     if isinstance(value, str):
         return FileText(value)
+    return _rows(value, _cell)
+
+
+def read_shares(value: object, info: ValidationInfo) -> FileText | tuple[tuple[float, ...], ...]:
+    """As `read_written`, where only proportions count: rows of numbers, or of sizes, or a file of whole numbers or
+    sizes. Raises pydantic's errors.
+    """
+    return FileText(value) if isinstance(value, str) else _rows(value, _share)
+
+
+def _rows(value: object, cell: Callable[[object, int, int], Cell]) -> tuple[tuple[Cell, ...], ...]:
     if not isinstance(value, list | tuple) or not value:
         raise wrong(f"{shown(value)} is neither a file nor rows of sizes", "write e.g. [[0, 4 KiB], [8 KiB, 0]]")
     for a, row in enumerate(value):
         if not isinstance(row, list | tuple) or len(row) != len(value):
             raise wrong(f"is not a row of {len(value)} sizes, one per receiver", "write one per row", (a,))
-    return tuple(tuple(_cell(size, a, b) for b, size in enumerate(row)) for a, row in enumerate(value))
+    return tuple(tuple(cell(size, a, b) for b, size in enumerate(row)) for a, row in enumerate(value))
+
+
+def _share(value: object, a: int, b: int) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return _cell(value, a, b)
+    if not 0 <= value < _LARGEST:
+        raise wrong(f"{shown(value)} is no share of traffic", "write 0, or a number above 0", (a, b))
+    return value
 
 
 def _cell(value: object, a: int, b: int) -> int:

@@ -191,9 +191,10 @@ def test_repeated_points_show_the_run_of_median_time(tmp_path, capsys):
         ("pattern: uniform, size: 1 KB, messages: 5", "has neither load nor rate; write e.g. load: 0.5"),
         ("pattern: uniform, load: 0.5, rate: 1 GB/s, size: 1 KB, messages: 5", "has both load and rate"),
         ("pattern: uniform, load: 0.5, size: 1 KB", "has neither duration nor messages"),
-        ("pattern: uniform, load: 0.5, size: 5, messages: 5", "size"),
+        ("pattern: uniform, load: 0.5, size: 5, messages: 5", "size: 5 is not a size: it has no unit"),
+        ("pattern: {matrix: [[-1]]}, load: 0.5, size: 1 KB, messages: 5", "matrix[0][0]: -1 is no share of traffic"),
         ("pattern: uniform, load: 0.5, size: {1 KiB: 0}, messages: 5", "is not how often 1 KiB comes"),
-        ("pattern: uniform, load: -1, size: 1 KB, messages: 5", "load"),
+        ("pattern: uniform, load: -1, size: 1 KB, messages: 5", "load: -1 is too little; write more than 0"),
         ("pattern: uniform, load: 0.5, size: 1 KB, messages: 5, hot_rank: 2", "hot_rank: is of hotspot and incast"),
         ("pattern: incast, load: 0.5, size: 1 KB, messages: 5, hot_rank: 8", "rank 8 does not exist: there are 8"),
         ("pattern: {matrix: [[0]]}, load: 0.5, size: 1 KB, messages: 5", "1 rows, and there are 8 ranks"),
@@ -207,6 +208,15 @@ def test_wrong_keys_are_refused_in_a_line(tmp_path, text, expected):
         prepare(keys(tmp_path, text))
     assert any(expected in line for line in caught.value.lines()), caught.value.lines()
     assert all(line.startswith(f"{tmp_path}/s.yaml:2:") for line in caught.value.lines())
+
+
+def test_a_matrix_has_proportions(tmp_path):
+    text = "size: 1 KiB, messages: 3, load: 0.5, pattern: "
+    by_size, by_number = (
+        run(keys(tmp_path, f"{text}{{matrix: {rows}}}", topology=LINK))[1]
+        for rows in ("[[0, 6 B], [2 B, 0]]", "[[0, 1.5], [0.5, 0]]")
+    )
+    assert np.array_equal(by_size.message["delivered"], by_number.message["delivered"])
 
 
 @pytest.mark.parametrize("key", ["noise: {compute: {exponential: 1 us}}", "stragglers: {compute_speed: {0: 0.5}}"])
