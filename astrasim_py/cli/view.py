@@ -50,6 +50,9 @@ def run(args: argparse.Namespace) -> int:
         if args.ranks is not None:
             raise UsageError("--ranks", "is of a page that is written", "drop --serve")
         return _serve(args)
+    if args.output is not None and Path(args.output).suffix.lower() not in ("", ".html", ".htm"):
+        remedy = "write a name that ends in .html; results plot draws figures"
+        raise UsageError("--output", f"{args.output}: a page is HTML", remedy)
     if args.port is not None:
         raise UsageError("--port", "is of --serve", "add --serve, or drop it")
 

@@ -70,7 +70,7 @@ class LivePoint:
         return {
             "sizes": [{"label": label, "value": text} for label, text, _ in self._sizes],
             "algorithms": [
-                {"collective": c, "choices": [_label(c, choice) for choice in listed]}
+                {"collective": c, "choices": [label_of(c, choice) for choice in listed]}
                 for c, listed in self._algorithms.items()
             ],
             "failed": list((self.point.config["topology"].get("failed") or {}).get("links") or ()),
@@ -98,7 +98,7 @@ class LivePoint:
             if type(choice) is not int or not 0 <= choice < len(listed):
                 raise UsageError(collective, "has no such algorithm", f"choose 0 to {len(listed) - 1}")
             if choice:
-                texts.append(f"{collective} by {_label(collective, listed[choice])}")
+                texts.append(f"{collective} by {label_of(collective, listed[choice])}")
                 self._set_algorithm(config, collective, listed[choice])
         texts += _change_links(config["topology"], change)
         if (npus := change.get("placement")) not in (None, self._npu_of):
@@ -190,23 +190,28 @@ def _choices(collective: str, configs: Sequence[Mapping], computing: bool) -> li
     names = [name for name, (served, _) in builders.items() if collective in served]
     listed, labels = [], set()
     for choice_listed in (first, *names, *LIBRARIES, *choices):
-        label = _label(collective, choice_listed)
+        label = label_of(collective, choice_listed)
         if label not in labels:
             listed.append(choice_listed)
             labels.add(label)
     return listed
 
 
-def _label(collective: str, choice: Any) -> str:
+def label_of(collective: str, choice: Any) -> str:
     """A short text for an algorithm as a scenario says it."""
     if choice is None:
         return default_algorithm(collective)
     if isinstance(choice, list):
-        return " | ".join(_label(collective, part) for part in choice)
+        return " | ".join(label_of(collective, part) for part in choice)
     if not isinstance(choice, dict):
         return str(choice)
-    parts = [str(value) if key == "builder" else f"{key} {value}" for key, value in choice.items()]
-    return ", ".join(parts)
+    parts = [
+        str(value) if key == "builder" else f"{key} {str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in choice.items()
+        if key != "when"
+    ]
+    conditions = [f"{key} {value}" for key, value in (choice.get("when") or {}).items()]
+    return f"{', '.join(parts)} ({', '.join(conditions)})" if conditions else ", ".join(parts)
 
 
 def _change_links(topology: dict, change: Mapping[str, Any]) -> list[str]:

@@ -160,6 +160,7 @@ def test_former_spellings_are_accepted_and_name_the_new_one(told, folder):
         (["check", "rings.yaml@size=2 MiB"], 'rings.yaml@size: no point has "2 MiB"; write one of 64 KiB, 1 MiB'),
         (["results", "list", "rings@size=1 GiB"], 'no point has "1 GiB"'),
         (["results", "plot", "rigns"], 'did you mean "rings"?'),
+        (["view", "rings", "-o", "rings.png"], "rings.png: a page is HTML; write a name that ends in .html"),
         (["view", "rings@size=1 MiB"], "means 4 points, not one point; they differ in topology, placement"),
         (["optimize", "rings@size=1 MiB"], "means 4 points, not one point; they differ in topology, placement"),
     ],

@@ -24,7 +24,7 @@ from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.point_names import PointName
 from astrasim_py.inspection.view import chosen_points
-from astrasim_py.live.live import LivePoint, run_live
+from astrasim_py.live.live import LivePoint, label_of, run_live
 from astrasim_py.live.page_server import MOST_BYTES
 
 SCENARIO = """
@@ -71,6 +71,14 @@ def test_the_saved_scenario_takes_the_same_time(point, change, tmp_path):
     assert result.rows[0]["time_ns"] * 1000 == found["time_ps"]
     # Each change plays a role.
     assert (found["time_ps"] == run_live(point.run({}))["time_ps"]) == (change == {})
+
+
+def test_algorithms_by_size_are_named_in_plain_words():
+    by_size = [
+        {"when": {"size": "<= 256 KiB"}, "builder": "recursive_doubling"},
+        {"builder": "ring", "bidirectional": True},
+    ]
+    assert label_of("all_reduce", by_size) == "recursive_doubling (size <= 256 KiB) | ring, bidirectional true"
 
 
 def test_ranks_of_jobs_are_moved(tmp_path):
