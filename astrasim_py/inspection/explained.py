@@ -88,7 +88,8 @@ def explain_point(stored: StoredPoint, *, advise: bool = True) -> Explained:
     explanation = explain(records, point.table("edge"), longer, parts_of(point), *switches, qps, changes)
     if point.manifest.status != "done":
         notes.append(f"this point is {point.manifest.status}: {point.summary.cause}")
-    elif advise and not (point.folder / FLOWS).exists():  # senders of open-loop traffic wait as long as they are told
+    elif advise and not os.path.exists(point.folder / FLOWS):
+        # Senders of open-loop traffic wait as long as they are told, so that no advice applies to them.
         with suppress(AstraError):  # it cannot be made again: a file has gone
             problem = _problem_of(point)
             if problem is not None:

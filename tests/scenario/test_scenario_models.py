@@ -111,7 +111,11 @@ DLRM = "recommendation: {model: dlrm-mlperf, gbs: 4096}"
         (TRAINING + ", times: roofline", {"compute": EXPANDED + "}"}, "no time by the roofline"),
         (DLRM, {"compute": EXPANDED + ", policy: placement}"}, "write policy: uniform"),
         (DLRM.replace("4096", "4097"), {}, "2 ranks do not divide gbs 4097; write gbs: 4096"),
-        (DLRM, {"compute": ", memory: 8 GB"}, "of tables; take more NPUs, or expanded_memory"),
+        (
+            DLRM,
+            {"compute": ", memory: 8 GB"},
+            "is tables with 24.1 GB; take more NPUs, or expanded_memory",
+        ),
         (DLRM.replace("gbs: 4096", "gbs: 4096, dtype: fp32"), {}, "fp16"),
         ("recommendation: {model: dlrm, gbs: 1}", {}, 'no model "dlrm"'),
         (INFERENCE, {"npus": 8}, "pools of 2 and 2 ranks are not the 8 of the job; write ranks: 4"),

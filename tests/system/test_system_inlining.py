@@ -35,7 +35,7 @@ EXAMPLES = max(200, settings().max_examples)
 
 
 def inlined(problem: Problem) -> Problem:
-    workload, lost, _ = inline(problem)
+    workload, lost, *_ = inline(problem)
     assert lost == []
     return replace(problem, jobs=(replace(problem.jobs[0], workload=workload, planner=None),))
 

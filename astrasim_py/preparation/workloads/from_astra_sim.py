@@ -77,7 +77,7 @@ def _inputs(point: Point) -> Inputs:
     files: dict[str, AstraSimFile] = {name: getattr(spec, key) for name, key in keys.items() if getattr(spec, key)}
     paths = {name: path(file.file, keys[name]) for name, file in files.items()}
     prefix = path(spec.workload, "workload")
-    _inside(point, [file for file in sorted(prefix.parent.glob(f"{prefix.name}.*.et*")) if file.is_symlink()], _KEY)
+    _inside(point, [file for file in sorted(prefix.parent.glob(f"{prefix.name}.*.et*")) if os.path.islink(file)], _KEY)
     return read_inputs(
         Arguments(
             workload=prefix,
