@@ -146,18 +146,20 @@ def with_overrides(scenario: LoadedScenario, overrides: Sequence[str] | Mapping[
 def _overridden(document: Value, overrides: Sequence[str] | Mapping[str, object]) -> Value:
     if not overrides:
         return document
-    from astrasim_py.scenario.overrides import apply_override, replace_value
+    from astrasim_py.scenario.overrides import apply_override, refuse_swept, replace_value
 
     keys = tuple(Scenario.model_fields)
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():
             text = _yaml_text(value, f"overrides {key}")
             document = replace_value(document, str(key), text, keys, "overrides")
+        refuse_swept(document, [str(key) for key in overrides], "overrides")
         return document
     if isinstance(overrides, str):
         raise UsageError("overrides", "is one text", 'write a list ["KEY=VALUE"] or a mapping {"KEY": value}')
     for text in overrides:
         document = apply_override(document, text, keys)
+    refuse_swept(document, [text.partition("=")[0].strip() for text in overrides], "--set")
     return document
 
 

@@ -7,7 +7,7 @@ from functools import reduce
 from astrasim_py.core.document import Mark, Value, join, parse_document
 from astrasim_py.core.errors import UsageError
 from astrasim_py.core.fields import did_you_mean
-from astrasim_py.scenario.variables import put, split_path, unclear_topology
+from astrasim_py.scenario.variables import put, read_axes, split_path, unclear_topology
 
 
 def apply_override(document: Value, text: str, keys: Sequence[str]) -> Value:
@@ -38,6 +38,17 @@ def replace_value(document: Value, path: str, text: str, keys: Sequence[str], so
     canonical = reduce(join, steps, "")
     value = parse_document(text, place, canonical) if text.strip() else Value(None, Mark(place), canonical)
     return put(document, steps, at_once(value, Mark(source)), place)
+
+
+def refuse_swept(document: Value, paths: Sequence[str], source: str) -> None:
+    """Raise UsageError for a value that has no effect, since the sweep has others. `paths`: of replaced values."""
+    data = document.data if isinstance(document.data, dict) else {}
+    axes = read_axes(data.get("sweep"), [])
+    swept = {tuple(split_path(key, document)): key for axis in axes for key in axis.keys}
+    for path in paths:
+        key = swept.get(tuple(split_path(path, document)))
+        if key is not None:
+            raise UsageError(f"{source} {path}", "is swept, with values of its own", f'write "sweep.{key}=[…]"')
 
 
 def at_once(value: Value, mark: Mark) -> Value:

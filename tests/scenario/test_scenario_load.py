@@ -229,6 +229,7 @@ SET_CASES = [
     ("topologies.ring.npus=[", "--set topologies.ring.npus"),
     ("topologies.ring.npus=0", "--set: topologies.ring.npus: 0 is less than 1"),
     ("name=../x", '--set: name: "../x" is not a name'),
+    ("topology=ring", '--set topology: is swept, with values of its own; write "sweep.topology=[…]"'),
 ]
 
 
