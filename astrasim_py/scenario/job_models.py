@@ -258,14 +258,30 @@ class RecommendationWorkload(ModelWorkload):
     recommendation: Recommendation = example("{model: dlrm-mlperf, gbs: 65536}")
 
 
+#: Keys that tell which workload a mapping is; all others are traces.
+_OTHER_WORKLOADS = ("pytorch", "reader", "training", "inference", "recommendation", "astra_sim", "open_loop")
+
+
 def _workload_tag(value: object) -> str:
     if not isinstance(value, Mapping):
         return "<items>"
-    kinds = ("pytorch", "reader", "training", "inference", "recommendation", "astra_sim", "open_loop")
-    return next((f"<{kind}>" for kind in kinds if kind in value), "<trace>")
+    tag = next((f"<{kind}>" for kind in _OTHER_WORKLOADS if kind in value), "<trace>")
+    return "<items>" if tag == "<trace>" and _item_without_dash(value) else tag
+
+
+def _item_without_dash(value: Mapping) -> str:
+    """The first key of a mapping if it is an item's, or nearly, and no workload's; empty if not."""
+    keys = (*TraceWorkload.model_fields, *_OTHER_WORKLOADS, *Item.model_fields)
+    first = str(next(iter(value), ""))
+    meant = first if first in keys else did_you_mean(first, keys).removeprefix('did you mean "').removesuffix('"?')
+    return meant if meant in Item.model_fields and not TraceWorkload.model_fields.keys() & value.keys() else ""
 
 
 def _is_workload(value: object) -> object:
+    if isinstance(value, Mapping):
+        kind = _item_without_dash(value)
+        body = _EXAMPLES.get(kind, "size: 64 MiB")
+        raise wrong("a mapping, where items are a list", f"begin each item with -, e.g. - {kind}: {{{body}}}")
     if not isinstance(value, list | tuple):
         raise wrong(
             f"{shown(value)} is not a workload", "write a list, e.g. - all_reduce: {size: 64 MiB}, or {trace: prefix}"

@@ -120,6 +120,22 @@ def test_a_misspelled_key_is_not_told_to_be_missing_too(tmp_path, old, new):
     assert not any("is missing" in line for line in lines), lines
 
 
+@pytest.mark.parametrize(
+    "workload, said",
+    [
+        ("{all_reduce: {size: 1 MiB}}", "e.g. - all_reduce: {size: 64 MiB}"),
+        ("{compute: {time: 1 ms}, all_reduce: {size: 1 MiB}}", "e.g. - compute: {time: 100 us}"),
+        ("{allreduce: {size: 1 MiB}}", "e.g. - all_reduce: {size: 64 MiB}"),
+        ("{trce: w}", 'did you mean "trace"?'),
+        ("{}", '"trace" is missing'),
+    ],
+)
+def test_items_without_dashes_are_told_to_be_a_list(tmp_path, workload, said):
+    first, *others = errors(tmp_path, INLINE.replace("[{all_reduce: {size: 1 MiB}}]", workload).partition("sweep")[0])
+    assert any(said in line for line in (first, *others))
+    assert ("a mapping, where items are a list; begin each item with -" in first) == said.startswith("e.g.")
+
+
 INLINE = """\
 topology: {shape: fat_tree, k: 4, bandwidth: 50 GB/s, latency: 500 ns}
 workload: [{all_reduce: {size: 1 MiB}}]
