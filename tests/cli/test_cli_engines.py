@@ -121,7 +121,9 @@ def test_compiling_is_told_on_stderr_but_for_quiet_runs(run, capsys, monkeypatch
     assert (out, err) == ("", "astrasim-py: compiling the engine, once\n")
 
 
-def test_options_may_stand_between_names():
+def test_options_may_stand_between_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()  # else view takes it for a page, as it was spelled formerly
     for action in ("explain", "compare", "plot", "view"):
         _, args = parse(["results", action, "before", "--out", "elsewhere", "@size=1 MiB"])
         assert (args.names, args.out) == (["before", "@size=1 MiB"], "elsewhere")
