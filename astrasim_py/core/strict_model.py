@@ -1,5 +1,6 @@
 """The base of all parameter models: strict, frozen, with helpful errors."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -160,6 +161,9 @@ def _mistake(error: Mapping[str, Any]) -> Mistake:
     fields = {**context, "value": shown(error["input"])}
     text = error["msg"].replace("{", "{{").replace("}", "}}")
     problem, remedy = (part.format_map(fields) for part in _WORDS.get(error["type"], (text, "")))
+    if error["type"] == "tuple_type" and re.fullmatch(r"\d{1,9}(x\d{1,9})*", str(error["input"])):
+        # As the command line has sizes of a topology.
+        remedy = f"write [{str(error['input']).replace('x', ', ')}]"
     return Mistake(tuple(steps), on_key, problem, remedy)
 
 
