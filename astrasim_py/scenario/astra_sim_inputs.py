@@ -64,8 +64,10 @@ class AstraSimInputs(StrictModel):
         if "logical_topology" in map(_flag, value):
             remedy = "ns-3 is not run here: write its dimensions in the network YAML"
             raise wrong("logical_topology is of ASTRA-sim's ns-3 binary", remedy)
+        # An unknown key stays as written, so that its place is said.
+        keys = {key: _flag(key) if _flag(key) in cls.model_fields else key for key in value}
         return {
-            _flag(key): None if _flag(key) == "comm_group" and item == "empty" else item for key, item in value.items()
+            keys[key]: None if keys[key] == "comm_group" and item == "empty" else item for key, item in value.items()
         }
 
 

@@ -164,6 +164,7 @@ def test_results_are_computed_again_when_a_file_changes(here):
     ("old", "new", "expected"),
     [
         ("system: system.json", "sistem: system.json", 's.yaml:1:40: workload.astra_sim.sistem: is not a key here'),
+        ("workload: work", "sys-tem: 3, workload: work", "workload.astra_sim.sys-tem: is not a key here"),
         ("system: system.json, ", "", 'workload.astra_sim: "system" is missing'),
         ("system.json", "missing.json", "missing.json: cannot be read"),
         ("system.json", "../system.json", 's.yaml:1:48: workload.astra_sim.system: "../system.json" leads out of'),
