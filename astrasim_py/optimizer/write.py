@@ -94,7 +94,9 @@ def _document(space: Space, config: dict[str, Any]) -> bytes:
     topology, called = config.pop("topology"), config.pop("topology_name")
     if config.get("jobs") and all("placement" in job for job in config["jobs"].values()):
         config.pop("placement", None)
-    document = {"name": space.point.scenario, "topologies": {called: topology}, **config}
+    # Another name than that of the scenario, whose folder of results is its own; names have 64 characters at most.
+    name = f"{space.point.scenario[:54]}-optimized"
+    document = {"name": name, "topologies": {called: topology}, **config}
     text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
     return text.encode()
 

@@ -102,6 +102,17 @@ def test_the_scenario_that_is_written_takes_that_time(tmp_path):
     assert "order" in report and "without this change alone" in report
 
 
+def test_the_optimized_scenario_runs_beside_the_first_and_the_search_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "step.yaml").write_text(yaml.safe_dump(scenario()))
+    search = ["optimize", "step.yaml", "--evaluations", "6", "--quiet"]
+    assert main(["step.yaml", "--quiet"]) == 0 and main(search) == 0
+    assert main([f"results/step-optimized/{SCENARIO}", "--quiet"]) == 0
+    assert main(["explain", "step-optimized"]) == 0
+    assert main(search) == 0 and main(["results", "compare", "step", "step-optimized"]) == 0
+    assert "error" not in capsys.readouterr().err
+
+
 def test_what_a_change_brings_is_the_makespan_without_it(tmp_path):
     result = found(tmp_path)
     assert result.brings
