@@ -41,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
     contents: dict[str, bytes] = {}
     if args.figures:
         report = MeasuredReport(predicted=tuple(call for check in checks for call in check.calls), notes=())
-        contents = {f"{args.out}/{name}": content for name, content in figures(report).items()}
+        pairs = [pair for check in checks for pair in zip(check.calls, check.sizes, strict=True)]
+        drawings = figures(report, [call for call, size in pairs if size.is_slow])
+        contents = {f"{args.out}/{name}": content for name, content in drawings.items()}
         write_files(contents.items(), make_folder=True)
     documents = [_document(check) for check in checks]
     within = all(check.within for check in checks)

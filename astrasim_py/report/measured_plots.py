@@ -14,13 +14,16 @@ BAND = 0.1
 
 
 class Curve(NamedTuple):
-    """Bus bandwidths of one group size, GB/s: simulated by size, ascending; measured ones with sizes of their own."""
+    """Bus bandwidths of one group size, GB/s: simulated by size, ascending; measured ones with sizes of their own.
+    `slow`: of sizes that are too slow, how many times.
+    """
 
     ranks: int
     sizes: Sequence[int]
     simulated: Sequence[float]
     measured_sizes: Sequence[int]
     measured: Sequence[float]
+    slow: Mapping[int, float]
 
 
 def bus_bandwidths(heading: str, panels: Mapping[str, Sequence[Curve]]):
@@ -48,6 +51,12 @@ def bus_bandwidths(heading: str, panels: Mapping[str, Sequence[Curve]]):
                 markerfacecolor="white",
             )
             entries.setdefault(f"{curve.ranks} ranks", line)
+            for size, value in zip(curve.measured_sizes, curve.measured, strict=True):
+                if size in curve.slow:
+                    (point,) = axes.plot(size, value, MARKERS[number % len(MARKERS)], color=colour, markersize=6)
+                    text, below = f"{curve.slow[size]:.2g}×", {"xytext": (0, -7), "textcoords": "offset points"}
+                    axes.annotate(text, (size, value), ha="center", va="top", **below)
+                    entries.setdefault("too slow, how many times", point)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         sizes = sorted({size for curve in curves for size in curve.sizes})

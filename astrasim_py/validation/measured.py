@@ -4,7 +4,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
@@ -221,14 +221,14 @@ def packaged_rows() -> list[MeasuredRow]:
     return read_rows([str(files("astrasim_py").joinpath("data/validation/measured.csv"))])
 
 
-def figures(report: MeasuredReport) -> dict[str, bytes]:
-    """File name → content: a figure per platform and number format."""
+def figures(report: MeasuredReport, slow: Collection[PredictedCall] = ()) -> dict[str, bytes]:
+    """File name → content: a figure per platform and number format. `slow`: calls that are marked as too slow."""
     drawings: dict[str, bytes] = {}
     for group in sorted({(call.row.platform, call.row.dtype) for call in report.predicted}):
         calls = [call for call in report.predicted if (call.row.platform, call.row.dtype) == group]
         panels = {
             kind: [
-                _curve(ranks, [call for call in calls if (call.row.collective, call.row.ranks) == (kind, ranks)])
+                _curve(ranks, [call for call in calls if (call.row.collective, call.row.ranks) == (kind, ranks)], slow)
                 for ranks in sorted({call.row.ranks for call in calls if call.row.collective == kind})
             ]
             for kind in sorted({call.row.collective for call in calls})
@@ -239,7 +239,7 @@ def figures(report: MeasuredReport) -> dict[str, bytes]:
     return drawings
 
 
-def _curve(ranks: int, of: Sequence[PredictedCall]) -> Curve:
+def _curve(ranks: int, of: Sequence[PredictedCall], slow: Collection[PredictedCall]) -> Curve:
     factor = float(busbw_factor(of[0].row.collective, ranks) or 0)
     times = {call.row.bytes: call.time_ps for call in of}
     sizes = sorted(times)
@@ -250,4 +250,5 @@ def _curve(ranks: int, of: Sequence[PredictedCall]) -> Curve:
         simulated=[1000 * factor * size / times[size] for size in sizes],
         measured_sizes=[call.row.bytes for call in of],
         measured=[1000 * factor * call.row.bytes / call.row.time_ps for call in of],
+        slow={call.row.bytes: call.row.time_ps / call.time_ps for call in of if call in slow},
     )

@@ -132,7 +132,9 @@ def test_the_command_says_it_and_has_an_exit_code(tmp_path, capsys):
     assert main(["measured", "check", slow, "--figures", "--out", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert out.splitlines()[-1].startswith("1.8 times too slow from 4 MiB on: half the bandwidth of NVLink?")
-    assert out.count("  too slow") == 5 and "figure: " in err and (tmp_path / "H100-SXM_half.svg").is_file()
+    assert out.count("  too slow") == 5 and "figure: " in err
+    figure = (tmp_path / "H100-SXM_half.svg").read_text("utf-8")
+    assert "too slow, how many times" in figure and figure.count("×") == 5
     assert main(["measured", "check", slow, "--tolerance", "150 %", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 
