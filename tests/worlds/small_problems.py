@@ -104,10 +104,14 @@ def problems(draw, *, models=("cut_through", "store_and_forward", "analytical"),
             src = draw(st.integers(0, ranks - 1))
             dst = (src + draw(st.integers(1, ranks - 1))) % ranks
             tag = draw(st.integers(0, 1))
-            # One size per (pair, tag), since the k-th posted meets the k-th posted.
-            key = {"comm_size": (src * 7 + dst * 3 + tag) % 5 * 1000, "comm_tag": tag}
-            add(src, type=NodeType.COMM_SEND, comm_src=src, comm_dst=dst, **key)
-            add(dst, type=NodeType.COMM_RECV, comm_src=src, comm_dst=dst, **key)
+            size = (src * 7 + dst * 3 + tag) % 5 * 1000  # one per pair and tag: the k-th posted meets the k-th posted
+            for rank, node_type in ((src, NodeType.COMM_SEND), (dst, NodeType.COMM_RECV)):
+                # The k-th of a pair and tag is posted k-th: else a receive may take a message that a later one needs.
+                mine = nodes[rank]
+                same = {"type": node_type, "comm_src": src, "comm_dst": dst, "comm_tag": tag}
+                last = [i for i, node in enumerate(mine) if same.items() <= node.items()]
+                add(rank, **same, comm_size=size)
+                mine[-1]["deps"] = set(mine[-1]["deps"]) | set(last[-1:])
             codes[src].append("")
             codes[dst].append("")
         elif kind == "compute":
