@@ -11,20 +11,11 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.workload import check_distinct
 from astrasim_py.core.errors import TraceError
-from astrasim_py.core.exact_json import json_bytes
+from astrasim_py.core.exact_json import json_bytes, unique_keys
 from astrasim_py.core.files import read_regular
 
 #: Largest communicator-group file that is read, bytes.
 MAX_GROUP_FILE = 64 * 2**20
-
-
-def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
-    out = {}
-    for key, value in pairs:
-        if key in out:
-            raise ValueError(f'key "{key}" appears twice')
-        out[key] = value
-    return out
 
 
 def groups_json(groups: Mapping[str, Sequence[int]]) -> bytes:
@@ -41,7 +32,7 @@ def groups_from_json(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
     remedy = 'write {"1": [0, 1], "2": [2, 3]}'
     data = read_regular(place, MAX_GROUP_FILE, TraceError, what="a JSON file", remedy=remedy)
     try:
-        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_no_duplicates)
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=unique_keys)
     except RecursionError:
         raise TraceError(place, "is not JSON: too deeply nested", remedy) from None
     except ValueError as error:

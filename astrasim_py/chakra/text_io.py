@@ -31,6 +31,7 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.chakra.wire import Damaged, frame, read_varint, varint
 from astrasim_py.core.errors import TraceError
+from astrasim_py.core.exact_json import unique_keys
 
 #: Version of this text form.
 FORMAT = 1
@@ -123,13 +124,11 @@ class _LineError(Exception):
     """A problem in a line; the caller adds the line number."""
 
 
-def _no_duplicates(pairs: list[tuple[str, object]]) -> dict:
-    out: dict[str, object] = {}
-    for key, value in pairs:
-        if key in out:
-            raise _LineError(f'key "{key}" appears twice')
-        out[key] = value
-    return out
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    try:
+        return unique_keys(pairs)
+    except ValueError as error:
+        raise _LineError(str(error)) from None
 
 
 def _no_constant(name: str) -> None:
@@ -284,7 +283,7 @@ def bytes_of_lines(text: bytes, place: str = "") -> bytes:
     for index, line in enumerate(lines):
         remedy = "see the text form in the documentation"
         try:
-            fields = json.loads(line.decode(), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+            fields = json.loads(line.decode(), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
             if not isinstance(fields, dict):
                 raise _LineError(f"is {_shown(fields)}, not an object")
             if not index and "chakra_jsonl" not in fields:

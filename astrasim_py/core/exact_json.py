@@ -71,10 +71,20 @@ def json_bytes(value: object) -> bytes:
 
 def parse_json(text: str) -> object:
     """The inverse of `json_text`: numbers with a point become `decimal.Decimal`. Raises ValueError: it is no JSON, of
-    which NaN and Infinity are no part.
+    which NaN and Infinity are no part, or a key appears twice.
     """
-    return json.loads(text, parse_float=Decimal, parse_constant=_refuse)
+    return json.loads(text, parse_float=Decimal, parse_constant=_refuse, object_pairs_hook=unique_keys)
+
+
+def unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object of its members, for ``object_pairs_hook``. Raises ValueError: a key appears twice."""
+    members: dict[str, object] = {}
+    for key, value in pairs:
+        if key in members:
+            raise ValueError(f'key "{key[:40]}" appears twice')
+        members[key] = value
+    return members
 
 
 def _refuse(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a number of JSON")

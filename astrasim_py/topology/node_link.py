@@ -8,13 +8,13 @@ do not count. An undirected graph has two links per edge.
 import json
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
 from astrasim_py.core.errors import TopologyError, UnitError, UsageError
+from astrasim_py.core.exact_json import parse_json
 from astrasim_py.core.strict_model import mistakes, tuples
 from astrasim_py.topology.edge_list import END_COLUMNS, NAME, NO_DEFAULTS, Links, npu_count
 from astrasim_py.topology.link_defaults import DefaultLatency, DefaultRate, LinkDefaults, latency_of, rate_of
@@ -102,24 +102,11 @@ def _without_copies(cells: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in cells.items() if key not in extra} if extra else cells
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict:
-    result: dict = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f'the key "{key[:40]}" is written twice')
-        result[key] = value
-    return result
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is not a number")
-
-
 def read_json(text: str, file: str = "", defaults: LinkDefaults = NO_DEFAULTS) -> Topology:
     """Read what ``networkx.node_link_data`` writes; `file` is named in errors."""
     try:
         # Decimals keep the digits as written, so that units stay exact.
-        data = json.loads(text, parse_float=Decimal, parse_constant=_no_constant, object_pairs_hook=_unique)
+        data: Any = parse_json(text)
     except json.JSONDecodeError as error:
         place = f"{file}:{error.lineno}:{error.colno}"
         raise TopologyError(place, f"not JSON: {error.msg}", "check commas and quotes") from None

@@ -258,7 +258,7 @@ def test_named_npus_are_numbered_as_listed():
         ("5", "not a node-link graph"),
         ('{"nodes": [], "edges": {}}', "not a node-link graph"),
         ('{"nodes": [], "edges": []}', "there are no NPUs"),
-        ('{"nodes": [], "nodes": [], "edges": []}', 'the key "nodes" is written twice'),
+        ('{"nodes": [], "nodes": [], "edges": []}', 'key "nodes" appears twice'),
         ('{"nodes": [{"id": NaN}], "edges": []}', "NaN is not a number"),
         ('{"nodes": [{"id": ' + "9" * 5000 + '}], "edges": []}', "not JSON"),
         ('{"nodes": [{}], "edges": []}', "nodes[0]: a node has no id"),
