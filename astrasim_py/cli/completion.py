@@ -92,32 +92,31 @@ _astrasim_py_is() {{
   esac
   return 1
 }}"""
+#: The words before the present one that name a verb and its action; ``help`` before them counts for nothing.
+_WALK = """\
+  local i at="" next_words next_files
+  for ((i = {first}; i < {present}; i++)); do
+    [ "$i ${{{words}[i]}}" != "{first} help" ] || continue
+    _astrasim_py_is "$at ${{{words}[i]}}" || break
+    at="$at ${{{words}[i]}}"
+  done"""
 _SHELLS = {
-    "bash": """\
-_astrasim_py() {
-  local i at="" next_words next_files current="${COMP_WORDS[COMP_CWORD]}"
-  for ((i = 1; i < COMP_CWORD; i++)); do
-    [ "$i ${COMP_WORDS[i]}" != "1 help" ] || continue
-    _astrasim_py_is "$at ${COMP_WORDS[i]}" || break
-    at="$at ${COMP_WORDS[i]}"
-  done
-  _astrasim_py_next "$at" "${COMP_WORDS[COMP_CWORD-1]}" "$current"
+    "bash": f"""\
+_astrasim_py() {{
+{_WALK.format(first=1, present="COMP_CWORD", words="COMP_WORDS")}
+  local current="${{COMP_WORDS[COMP_CWORD]}}"
+  _astrasim_py_next "$at" "${{COMP_WORDS[COMP_CWORD-1]}}" "$current"
   COMPREPLY=($(compgen -W "$next_words" -- "$current"))
   [ -z "$next_files" ] || COMPREPLY+=($(compgen -f -- "$current"))
-}
+}}
 complete -o filenames -F _astrasim_py astrasim-py""",
-    "zsh": """\
-_astrasim_py() {
-  local i at="" next_words next_files
-  for ((i = 2; i < CURRENT; i++)); do
-    [ "$i ${words[i]}" != "2 help" ] || continue
-    _astrasim_py_is "$at ${words[i]}" || break
-    at="$at ${words[i]}"
-  done
-  _astrasim_py_next "$at" "${words[CURRENT-1]}" "${words[CURRENT]}"
-  compadd -- ${=next_words}
+    "zsh": f"""\
+_astrasim_py() {{
+{_WALK.format(first=2, present="CURRENT", words="words")}
+  _astrasim_py_next "$at" "${{words[CURRENT-1]}}" "${{words[CURRENT]}}"
+  compadd -- ${{=next_words}}
   [ -z "$next_files" ] || _files
-}
+}}
 compdef _astrasim_py astrasim-py""",
 }
 
