@@ -75,7 +75,7 @@ def table(levels: list[str], corpus: list[Sample], single: bool) -> list[dict]:
 def sweep(points: int) -> None:
     """CPU seconds of a sweep of networks, on the full traces and on their skeletons."""
     from astrasim_py.preparation.training import ModelMachine, model_workload
-    from astrasim_py.scenario.job_models import TrainingWorkload
+    from astrasim_py.scenario.workload_models import TrainingWorkload
     from astrasim_py.system.machine_models import NpuModel
 
     ranks, layers = 16, 32

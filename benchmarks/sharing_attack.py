@@ -21,7 +21,7 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.files import named
 from astrasim_py.core.notes import Notes
 from astrasim_py.preparation.training import ModelMachine, model_workload
-from astrasim_py.scenario.job_models import TrainingWorkload
+from astrasim_py.scenario.workload_models import TrainingWorkload
 from astrasim_py.sharing.levels import Original
 from astrasim_py.sharing.price import Rules, original_of, share
 from astrasim_py.sharing.secrets import Scales

@@ -236,7 +236,7 @@ def _simulate(args: argparse.Namespace, scenario) -> int:
     from astrasim_py.runs.progress import on_terminal
     from astrasim_py.runs.sweep import run_scenario
     from astrasim_py.scenario.expand import expand
-    from astrasim_py.scenario.job_models import TrainingWorkload
+    from astrasim_py.scenario.workload_models import TrainingWorkload
 
     keywords = {"engine": args.engine, "fold": args.fold, "timeline": timeline_of(args), **limits_of(args)}
     progress = on_terminal(scenario.name, quiet=args.quiet)

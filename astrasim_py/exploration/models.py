@@ -19,8 +19,8 @@ from astrasim_py.core.units import parse_size
 from astrasim_py.preparation.prepare import prepare, topology_of
 from astrasim_py.preparation.training import npu_of
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.scenario.algorithm_models import Builder
 from astrasim_py.scenario.expand import Point, expand
-from astrasim_py.scenario.job_models import Builder
 from astrasim_py.scenario.load import LoadedScenario, check_document, placed
 from astrasim_py.scenario.overrides import apply_override
 from astrasim_py.scenario.schema import Scenario

@@ -7,8 +7,8 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.core.point_names import PointName
 from astrasim_py.runs.chosen_points import chosen_point
 from astrasim_py.scenario.expand import Point, expand
-from astrasim_py.scenario.job_models import AstraSimWorkload
 from astrasim_py.scenario.load import LoadedScenario
+from astrasim_py.scenario.workload_models import AstraSimWorkload
 
 
 def point_of(scenario: LoadedScenario, values_by_key: Mapping[str, Sequence[str]]) -> Point:

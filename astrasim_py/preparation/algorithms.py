@@ -13,7 +13,7 @@ from astrasim_py.preparation.sources.built import default_built
 from astrasim_py.preparation.sources.source import ScenarioSource
 from astrasim_py.preparation.workloads.section import JobSection
 from astrasim_py.program.selection import AlgorithmTable, Case, When
-from astrasim_py.scenario.job_models import (
+from astrasim_py.scenario.algorithm_models import (
     AlgorithmBase,
     AlgorithmByDimension,
     AlgorithmCode,

@@ -15,7 +15,7 @@ from astrasim_py.preparation.sources.built import default_built
 from astrasim_py.preparation.sources.source import ScenarioSource
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmCall, AlgorithmTable, Case
-from astrasim_py.scenario.job_models import AlgorithmByDimension
+from astrasim_py.scenario.algorithm_models import AlgorithmByDimension
 from astrasim_py.system import compatible
 from astrasim_py.system.machine_models import Collectives
 from astrasim_py.system.problem import CollectiveRequest, PlannedChunk

@@ -28,7 +28,7 @@ from astrasim_py.core.registry import own_code
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.check import confined, split_code
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.job_models import AstraSimWorkload
+from astrasim_py.scenario.workload_models import AstraSimWorkload
 from astrasim_py.system.machine_models import NetworkModel
 
 try:

@@ -10,9 +10,9 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.preparation.algorithms import algorithms_of
 from astrasim_py.preparation.inputs import Preparation
 from astrasim_py.preparation.workloads.section import JobSection, refuse_beyond
-from astrasim_py.scenario.job_models import (
+from astrasim_py.scenario.algorithm_models import AlgorithmByDimension
+from astrasim_py.scenario.workload_models import (
     OF_FILES,
-    AlgorithmByDimension,
     InferenceWorkload,
     OpenLoopWorkload,
     ReaderWorkload,

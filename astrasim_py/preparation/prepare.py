@@ -21,7 +21,7 @@ from astrasim_py.preparation.jobs import job_of
 from astrasim_py.preparation.workloads.section import JobSection
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.job_models import AstraSimWorkload
+from astrasim_py.scenario.workload_models import AstraSimWorkload
 from astrasim_py.system.compatible import NIC, NOISE, TRAINING_FORM, Exclusion, exclusions
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.plan import Plan

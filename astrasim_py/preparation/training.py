@@ -9,7 +9,7 @@ from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.preparation.workloads.section import JobSection
-from astrasim_py.scenario.job_models import (
+from astrasim_py.scenario.workload_models import (
     InferenceWorkload,
     ModelWorkload,
     RecommendationWorkload,

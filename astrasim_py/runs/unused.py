@@ -12,8 +12,9 @@ import numpy as np
 
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.choices import BLOCKS, BY_DIMENSION, LIBRARIES, PROTOCOLS
+from astrasim_py.scenario.algorithm_models import AlgorithmSynthesis, Builder
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.job_models import AlgorithmSynthesis, Builder, ModelWorkload
+from astrasim_py.scenario.workload_models import ModelWorkload
 from astrasim_py.system.plan import Plan
 
 

@@ -10,7 +10,7 @@ from astrasim_py.core.choices import BY_DIMENSION, LIBRARIES
 from astrasim_py.core.errors import InternalError, ScenarioError
 from astrasim_py.core.fields import CodeText, FileText, did_you_mean, named_files
 from astrasim_py.core.strict_model import Mistake
-from astrasim_py.scenario import job_models
+from astrasim_py.scenario import algorithm_models, job_models, workload_models
 from astrasim_py.system.compatible import ECMP, EVENTS, NIC, exclusions
 from astrasim_py.workload.items import Collective, Compute, Memory, Send
 
@@ -86,7 +86,8 @@ def network_mistakes(typed: Typed, name: str | None, topology: Any) -> Iterator[
 def job_mistakes(typed: Typed, topology: Any) -> Iterator[Mistake]:
     """Jobs against their topology (None: unknown): ranks, groups, algorithms, placements; memory of NPUs."""
     workloads = [model for model in (typed["workload"], *(job.workload for job in typed["jobs"].values())) if model]
-    if workloads and typed["compute"] and not any(isinstance(model, job_models.ModelWorkload) for model in workloads):
+    are_models = [isinstance(workload, workload_models.ModelWorkload) for workload in workloads]
+    if workloads and typed["compute"] and not any(are_models):
         for key in ("memory", "expanded_memory"):
             if key in typed["compute"].model_fields_set:
                 remedy = "drop it, or write a workload such as {training: {model: llama3-70b, gbs: 512}}"
@@ -116,8 +117,8 @@ def _several_jobs(typed: Typed, topology: Any) -> Iterator[Mistake]:
         yield _wrong("all jobs are in the background, so the run would end at once", "leave one without", "jobs")
     for name, job in typed["jobs"].items():
         ranks = job.ranks if job.placement is None else len(job.placement)
-        foreign = isinstance(job.workload, job_models.OF_FILES)
-        if isinstance(job.workload, job_models.AstraSimWorkload):
+        foreign = isinstance(job.workload, workload_models.OF_FILES)
+        if isinstance(job.workload, workload_models.AstraSimWorkload):
             yield _wrong("ASTRA-sim's files are a whole run, no job", "write {trace: PREFIX}", "jobs", name, "workload")
         if ranks is None and not foreign:
             yield _wrong("has neither ranks nor placement", "write e.g. ranks: 8", "jobs", name)
@@ -147,7 +148,7 @@ class _JobCheck:
 
     def __init__(self, job: Any, typed: Typed, ranks: int | None, path: Steps = ()) -> None:
         self.job, self.typed, self.ranks, self.path = job, typed, ranks, path
-        groups = job.workload.roles if isinstance(job.workload, job_models.ModelWorkload) else job.groups
+        groups = job.workload.roles if isinstance(job.workload, workload_models.ModelWorkload) else job.groups
         self.groups = (*groups, "world")
 
     def mistakes(self) -> Iterator[Mistake]:
@@ -155,7 +156,7 @@ class _JobCheck:
             yield from self._items()
         for name, group in self.job.groups.items():
             yield from self._group(name, group, (*self.path, "groups", name))
-        if self.job.groups and isinstance(self.job.workload, job_models.ModelWorkload):
+        if self.job.groups and isinstance(self.job.workload, workload_models.ModelWorkload):
             yield Mistake((*self.path, "groups"), True, "the model has groups of its own", "drop it")
         for key in ("compute_speed", "start_delay"):
             yield from self._outside(getattr(self.job.stragglers, key), *self.path, "stragglers", key)
@@ -167,7 +168,7 @@ class _JobCheck:
                     problem = "a case without `when` always applies, so the cases after it never do"
                     yield _wrong(problem, "put it last", *path)
                 group = case.when.group if case.when is not None else None
-                foreign = isinstance(self.job.workload, job_models.OF_FILES)
+                foreign = isinstance(self.job.workload, workload_models.OF_FILES)
                 if group is not None and not self._names_calls(group) and not foreign:
                     problem = f'no group is called "{group}"'
                     yield _wrong(problem, did_you_mean(group, self.groups), *path, "when", "group")
@@ -210,7 +211,7 @@ class _JobCheck:
                 yield from self._outside((body.source,), *path, "from")
                 yield from self._outside((body.to,), *path, "to")
 
-    def _needs(self, item: job_models.Item, path: Steps) -> Iterator[Mistake]:
+    def _needs(self, item: workload_models.Item, path: Steps) -> Iterator[Mistake]:
         """What an item needs: a machine that the scenario describes, an algorithm where there is no default."""
         compute, memory = self.typed["compute"], self.typed["memory"]
         if item.compute is not None and item.compute.operations is not None and compute and not compute.roofline:
@@ -249,10 +250,10 @@ class _JobCheck:
             yield _wrong(problem, "choose a divisor, or list the ranks", *path)
 
     def _algorithm(self, collective: str, case: Any, path: Steps) -> Iterator[Mistake]:
-        if isinstance(case, job_models.AlgorithmSynthesis) and collective in ("barrier", CUSTOM):
+        if isinstance(case, algorithm_models.AlgorithmSynthesis) and collective in ("barrier", CUSTOM):
             instead = "builder: NAME" if collective == "barrier" else "file: FILE, or python: FILE.py:FUNCTION"
             yield _wrong(f"a {collective} cannot be synthesized", f"write {instead}", *path, "synthesize")
-        if isinstance(case, job_models.AlgorithmByDimension):
+        if isinstance(case, algorithm_models.AlgorithmByDimension):
             if collective not in BY_DIMENSION:
                 remedy = f"only {', '.join(BY_DIMENSION)} go by dimension: write builder: NAME"
                 yield _wrong(f"a {collective} is not cut by dimension", remedy, *path, "dims")
@@ -264,7 +265,7 @@ class _JobCheck:
                     if getattr(builder, key) is not None:
                         yield _wrong(f"{key} of one dimension", "drop it", *path, "dims", number, key)
                 yield from _builder(None, builder, (*path, "dims", number))
-        if isinstance(case, job_models.Builder):
+        if isinstance(case, algorithm_models.Builder):
             yield from _builder(collective, case, path)
 
 
@@ -276,7 +277,7 @@ def _listed(group: tuple) -> tuple[tuple[int, ...], ...]:
     return group if isinstance(group[0], tuple) else (group,)
 
 
-def _builder(collective: str | None, case: job_models.Builder, path: Steps) -> Iterator[Mistake]:
+def _builder(collective: str | None, case: algorithm_models.Builder, path: Steps) -> Iterator[Mistake]:
     """A builder that does not exist, has no `collective` (None: which is not known yet), or has no such option."""
     from astrasim_py.builders.registry import BUILDERS, options_of
     from astrasim_py.core.registry import names

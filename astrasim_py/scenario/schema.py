@@ -13,9 +13,11 @@ from astrasim_py.core.by_need import ByNeed
 from astrasim_py.core.choices import ENGINES, LEVELS
 from astrasim_py.core.fields import Count, Name, NewFileName, Ranks, Text, Time, choice, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel
-from astrasim_py.scenario.job_models import AlgorithmSpecs, GroupSpec, Stragglers, WorkloadSpec
+from astrasim_py.scenario.algorithm_models import AlgorithmSpecs
+from astrasim_py.scenario.job_models import GroupSpec, Stragglers
 from astrasim_py.scenario.plot_spec import PlotSpec
 from astrasim_py.scenario.variables import STUDY_KEYS
+from astrasim_py.scenario.workload_models import WorkloadSpec
 from astrasim_py.system.machine_models import (
     NO_MEMORY,
     Collectives,

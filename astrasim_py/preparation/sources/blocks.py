@@ -17,7 +17,7 @@ from astrasim_py.preparation.workloads.blocks import blocks_of, label_of
 from astrasim_py.preparation.workloads.section import JobSection
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmCall, Case, When
-from astrasim_py.scenario.job_models import Builder
+from astrasim_py.scenario.algorithm_models import Builder
 from astrasim_py.synthesis.emit.emitter import ChunkLayout
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.workload.blocks import BlockSizes

@@ -11,7 +11,7 @@ from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.preparation.sources.source import ScenarioSource, below
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmCall
-from astrasim_py.scenario.job_models import Builder
+from astrasim_py.scenario.algorithm_models import Builder
 
 _BUILT: Memo[Algorithm] = Memo(64)
 

@@ -7,7 +7,7 @@ from astrasim_py.engine.simulation import simulate
 from astrasim_py.preparation.sources.source import ScenarioSource
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmCall
-from astrasim_py.scenario.job_models import Builder
+from astrasim_py.scenario.algorithm_models import Builder
 from astrasim_py.system.problem import Problem
 
 

@@ -3,7 +3,7 @@
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.preparation.sources.source import ScenarioSource
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.scenario.job_models import AlgorithmByDimension
+from astrasim_py.scenario.algorithm_models import AlgorithmByDimension
 
 
 class Dimensions(ScenarioSource[AlgorithmByDimension]):

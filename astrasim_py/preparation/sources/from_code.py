@@ -7,7 +7,7 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.registry import made_by, provided
 from astrasim_py.preparation.sources.source import ScenarioSource, Spec
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.scenario.job_models import AlgorithmCode, Builder
+from astrasim_py.scenario.algorithm_models import AlgorithmCode, Builder
 
 
 class _ByOthers(ScenarioSource[Spec]):

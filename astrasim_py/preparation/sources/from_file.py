@@ -6,7 +6,7 @@ from astrasim_py.core.by_need import load
 from astrasim_py.core.cache import Memo
 from astrasim_py.preparation.sources.source import ScenarioSource
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.scenario.job_models import AlgorithmFile
+from astrasim_py.scenario.algorithm_models import AlgorithmFile
 
 _ALGORITHMS: Memo[Algorithm] = Memo(32)
 #: Readers by the ending of a file's name; of all others, which are prefixes.

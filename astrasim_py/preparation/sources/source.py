@@ -11,7 +11,7 @@ from astrasim_py.core.notes import Notes
 from astrasim_py.preparation.inputs import Preparation
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmCall
-from astrasim_py.scenario.job_models import AlgorithmBase
+from astrasim_py.scenario.algorithm_models import AlgorithmBase
 from astrasim_py.topology.model import Topology
 
 Spec = TypeVar("Spec", bound=AlgorithmBase)

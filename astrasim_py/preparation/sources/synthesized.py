@@ -12,7 +12,7 @@ from astrasim_py.preparation.schedules import algorithm_of, facts_in_network, pl
 from astrasim_py.preparation.sources.source import ScenarioSource, below
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import AlgorithmCall
-from astrasim_py.scenario.job_models import AlgorithmSynthesis
+from astrasim_py.scenario.algorithm_models import AlgorithmSynthesis
 from astrasim_py.synthesis.model.network import Occupied
 from astrasim_py.synthesis.request import Request
 from astrasim_py.system.compatible import SWITCHES, exclusions

@@ -7,7 +7,7 @@ from astrasim_py.core.fields import named_files
 from astrasim_py.core.notes import Notes
 from astrasim_py.preparation.inputs import WORKLOADS, files_of
 from astrasim_py.preparation.workloads.section import JobSection
-from astrasim_py.scenario.job_models import ReaderWorkload
+from astrasim_py.scenario.workload_models import ReaderWorkload
 from astrasim_py.workload.trace_readers import convert, parsed_options
 
 
