@@ -69,10 +69,11 @@ class SimulatedPoint(NamedTuple):
         return prepare(self.point, kept=self.kept).problem.topology
 
 
-def better_algorithm(folder: Path, points: Sequence[SimulatedPoint]) -> str:
+def better_algorithm(folder: Path, points: Sequence[SimulatedPoint], *, keep: bool) -> str:
     """A line on the algorithm that saves most of a point's time, as it was simulated in place of the default; empty
     where none saves more than a twentieth. Of several points it is the one that can save most, by the bounds of its
-    calls. `folder`: of results, where the line is kept for the next time.
+    calls. `folder`: of results, where a line is kept for the next time. `keep`: whether it is this one; of other points
+    than all of a scenario it is not, since what a folder holds must not depend on who computed which points.
     """
     defaults = [calls for point in points for calls in _default_calls(point)]
     largest = max(defaults, key=lambda calls: calls.possible_saving, default=None)
@@ -83,7 +84,8 @@ def better_algorithm(folder: Path, points: Sequence[SimulatedPoint]) -> str:
     if line.get("point") == digest and line.get("engine") == engine and isinstance(line.get("text"), str):
         return f"{largest.prefix(len(points))}{line['text']}" if line["text"] else ""
     text = _line([calls for calls in defaults if calls.of is largest.of])
-    write_file(folder / _KEPT, json_bytes({"point": digest, "engine": engine, "text": text}))
+    if keep:
+        write_file(folder / _KEPT, json_bytes({"point": digest, "engine": engine, "text": text}))
     return f"{largest.prefix(len(points))}{text}" if text else ""
 
 

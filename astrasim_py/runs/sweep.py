@@ -264,9 +264,10 @@ class _Report:
                 f"interrupted: {count} of {number_of(len(plan.chosen), 'point')} kept; run it again to go on"
             )
         identities = plan.identities
-        points = [stored.get(identities[number] or "") for number in plan.chosen]
+        all_points = [stored.get(identity or "") for identity in identities]
+        points = [all_points[number] for number in plan.chosen]
         self.notes += _hints([hint for point in points if point for hint in point.summary.hints])
-        self.notes += self._better_algorithm(points)
+        self.notes += self._better_algorithm(all_points)
         codes = [failure.exit_code for failure in self.failures]
         return RunResult(
             scenario=plan.scenario.name,
@@ -285,16 +286,23 @@ class _Report:
         )
 
     def _better_algorithm(self, points: Sequence[StoredPoint | None]) -> list[str]:
-        """A line on a faster algorithm, where calls have none by name."""
+        """A line on a faster algorithm for the points asked for, where calls have none by name. `points`: all of the
+        scenario, None where they are not finished.
+        """
         plan = self.plan
-        listed = [(number, point) for number, point in zip(plan.chosen, points, strict=True) if point is not None]
-        if self.interrupted or not any(_has_default_calls(plan.points[n], point) for n, point in listed):
+        finished = [(number, point) for number, point in enumerate(points) if point is not None]
+        if self.interrupted or not any(_has_default_calls(plan.points[n], point) for n, point in finished):
             return []
         from astrasim_py.runs.better_algorithm import SimulatedPoint, better_algorithm
 
-        simulated = [SimulatedPoint(plan.points[n], point, plan.tasks[n].kept) for n, point in listed]
+        simulated = {n: SimulatedPoint(plan.points[n], point, plan.tasks[n].kept) for n, point in finished}
+        asked = [simulated[number] for number in plan.chosen if number in simulated]
         try:
-            text = better_algorithm(plan.folder, simulated)
+            text = ""
+            if len(finished) == len(points):
+                text = better_algorithm(plan.folder, list(simulated.values()), keep=True)
+            if len(asked) < len(points):
+                text = better_algorithm(plan.folder, asked, keep=False)
         except AstraError as error:  # the folder cannot be written
             return error.lines()
         return [f"{_HINT}{text}"] if text else []

@@ -262,6 +262,19 @@ def test_a_share_of_the_points(tmp_path):
     assert {row["point"] for part in parts for row in part.rows} == {row["point"] for row in whole.rows}
 
 
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_shares_in_any_order_leave_the_bytes_of_the_whole_run(tmp_path, order):
+    """Each share has another point whose algorithm could be better; the folder keeps that of the whole scenario."""
+    loaded = scenario(tmp_path)
+    ap.run(loaded, out=tmp_path / "alone", engine="simpy")
+    assert "hint.json" in {Path(name).name for name in contents(tmp_path / "alone")}
+    for share in order:
+        ap.run(loaded, out=tmp_path / "shares", engine="simpy", points=(share, 2))
+    assert contents(tmp_path / "shares") == contents(tmp_path / "alone")
+    ap.run(loaded, out=tmp_path / "shares", engine="simpy", points=(order[0], 2))
+    assert contents(tmp_path / "shares") == contents(tmp_path / "alone")
+
+
 @pytest.mark.slow
 def test_shares_of_several_processes_at_once_make_one_whole(tmp_path):
     """Each of them writes the tables and, being perhaps the last, the figures, while others write points."""
