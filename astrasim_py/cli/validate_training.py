@@ -1,4 +1,5 @@
-"""Compare published step times of training with closed forms, by source; models with experts apart.
+"""Compare published step times of training with closed forms, by source (models with experts apart), nodes, tp, MFU
+and machine state.
 
 Nothing passes or fails here.
 """
@@ -11,6 +12,11 @@ from astrasim_py.cli import shared_options
 from astrasim_py.cli.options import format_option
 from astrasim_py.cli.output import printed
 from astrasim_py.core.errors import EXIT_OK
+
+#: Rows that are not predicted, listed for a reason at most; all are in the JSON.
+_LISTED = 5
+#: Headings of classes.
+_BY = {"nodes": "nodes", "tp": "tp", "mfu": "measured MFU", "state": "state of the machine"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +44,7 @@ def _document(report) -> dict[str, Any]:
         {"place": row.place, "id": row.id, "source": row.source, "reason": row.problem} for row in report.unpredicted
     ]
     groups = {"groups": [*map(asdict, report.groups)], "summaries": [*map(asdict, report.summaries)]}
+    groups["classes"] = [{"by": by} | asdict(errors) for by, members in report.classes.items() for errors in members]
     return total | groups | {"unpredicted": left_out}
 
 
@@ -45,23 +52,38 @@ def _text(report) -> str:
     from astrasim_py.report.tables import text_table
 
     fitted = report.total.fitted_median_rel_error is not None
-    headings = ["source", "rows", "median error", "p90"]
+    headings = ["source", "rows", "median error", "p90", "too fast"]
     headings += ["fitted", "p90", "held out", "host", "gemm", "nic", "interference"] if fitted else []
     rows = []
     for one in (*report.groups, *report.summaries, report.total):
         name = f"{one.group} (MoE)" if one.experts and one in report.groups else one.group
-        row = [name, str(one.cases), error_text(one.median_rel_error), error_text(one.p90_rel_error)]
+        row = [name, *_cells(one)]
         if fitted:
             errors = (one.fitted_median_rel_error, one.fitted_p90_rel_error, one.held_out_median_rel_error)
             row += [*map(error_text, errors), *(f"{value:.2f}" for value in (one.constants or {}).values())]
             row += [""] * (len(headings) - len(row))
         rows.append(tuple(row))
     lines = [text_table(tuple(headings), rows, (False, *(True,) * (len(headings) - 1)))]
+    headings = ["by", "", *headings[1:5]]
+    by_class = [
+        (_BY[by] if one is members[0] else "", one.group, *_cells(one))
+        for by, members in report.classes.items()
+        for one in members
+    ]
+    if by_class:
+        lines += ["", text_table(tuple(headings), by_class, (False, False, *(True,) * (len(headings) - 2))), ""]
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in report.unpredicted:
         reasons.setdefault((row.source, row.problem), []).append(row.id)
-    lines += [f"not predicted: {source}: {why}: {', '.join(ids)}" for (source, why), ids in reasons.items()]
+    for (source, why), ids in reasons.items():
+        listed = f"{', '.join(ids[:_LISTED])}{f' and {len(ids) - _LISTED} more' if len(ids) > _LISTED else ''}"
+        lines.append(f"not predicted: {source}: {why}: {listed}")
     return "\n".join(lines)
+
+
+def _cells(errors) -> tuple[str, str, str, str]:
+    median, p90 = error_text(errors.median_rel_error), error_text(errors.p90_rel_error)
+    return str(errors.cases), median, p90, f"{100 * errors.too_fast:.0f} %"
 
 
 def error_text(error: float | None) -> str:

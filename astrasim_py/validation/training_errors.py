@@ -10,6 +10,7 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.prices import Constants, Prices
 from astrasim_py.training.terms import Terms, stacked, taken
+from astrasim_py.validation.training_classes import By, classes
 from astrasim_py.validation.training_rows import TrainingRow
 
 #: Small models on one node, in more rows than all other sources have together: summaries leave them out.
@@ -67,8 +68,8 @@ def predict(rows: Sequence[TrainingRow]) -> PredictedSteps:
 class Errors:
     """Relative errors of step times: with the default constants, with fitted ones, and with ones fitted to other rows.
 
-    `held_out_median_rel_error`: each row predicted with constants fitted to four fifths of its source's rows, without
-    it.
+    `too_fast`: share of the rows that took longer than predicted. `held_out_median_rel_error`: each row predicted with
+    constants fitted to four fifths of its source's rows, without it.
     """
 
     group: str
@@ -76,6 +77,7 @@ class Errors:
     cases: int
     median_rel_error: float
     p90_rel_error: float
+    too_fast: float
     constants: dict[str, float] | None = None
     fitted_median_rel_error: float | None = None
     fitted_p90_rel_error: float | None = None
@@ -84,11 +86,15 @@ class Errors:
 
 @dataclass(frozen=True, kw_only=True)
 class RowsReport:
-    """Errors of all rows, by source (rows of models with experts apart), of larger groups, and what was left out."""
+    """Errors of all rows, by source (rows of models with experts apart), of larger groups, and what was left out.
+
+    `classes`: errors by nodes, tensor parallelism, measured MFU and machine state; see `training_classes`.
+    """
 
     total: Errors
     groups: tuple[Errors, ...]
     summaries: tuple[Errors, ...]
+    classes: Mapping[By, tuple[Errors, ...]]
     unpredicted: tuple[TrainingRow, ...]
 
 
@@ -100,7 +106,8 @@ def compare(rows: Sequence[TrainingRow], *, calibrate: bool = False) -> RowsRepo
     predicted = predict(rows)
     source = np.array([row.source for row in predicted.rows])
     experts = np.array([row.experts for row in predicted.rows])
-    errors = np.abs(predicted.errors())
+    signed = predicted.errors()
+    errors = np.abs(signed)
     fitted, held_out, constants = (np.full(len(source), np.nan), np.full(len(source), np.nan), {})
     names = dict.fromkeys(zip(source.tolist(), experts.tolist(), strict=True))
     for name in names if calibrate else ():
@@ -123,17 +130,29 @@ def compare(rows: Sequence[TrainingRow], *, calibrate: bool = False) -> RowsRepo
         part = errors[selected]
         mid, p90 = float(np.median(part)), float(np.quantile(part, 0.9))
         return Errors(
-            group=name, experts=kind, cases=len(part), median_rel_error=mid, p90_rel_error=p90, constants=best, **more
+            group=name,
+            experts=kind,
+            cases=len(part),
+            median_rel_error=mid,
+            p90_rel_error=p90,
+            too_fast=float(np.mean(signed[selected] < 0)),
+            constants=best,
+            **more,
         )
 
     groups = [group(*name, (source == name[0]) & (experts == name[1]), constants.get(name)) for name in names]
     large = source != SMALL
     kinds = {f"without {SMALL}": large, f"dense without {SMALL}": large & ~experts, "MoE": large & experts}
-    summaries = [group(label, None, chosen) for label, chosen in kinds.items() if chosen.any()]
+    summaries = [group(label, None, chosen) for label, chosen in kinds.items() if chosen.any() and not chosen.all()]
+    by_class = {
+        by: tuple(group(name, None, np.array(indices)) for name, indices in members.items())
+        for by, members in classes(predicted.rows).items()
+    }
     return RowsReport(
         total=group("all", None, source == source),
         groups=tuple(groups),
         summaries=tuple(summaries),
+        classes=by_class,
         unpredicted=tuple(row for row in rows if row.problem),
     )
 

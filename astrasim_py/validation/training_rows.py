@@ -45,6 +45,7 @@ GPUS = {
 #: First letters of a number format of a row → ours; scaling recipes of 8 bits are one.
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "nvfp4": "fp4", "fp4": "fp4", "fp32": "fp32"}
 YES_NO = {"yes": True, "no": False}
+_TIED = {**YES_NO, "1": True, "0": False}
 #: Recomputation of a row → ours. `selective`: the MLA up-projection and the MLP's activation, a fifth of a forward
 #: pass; `selective-light`: norms and activations; `minimal` keeps products, so attention is done again.
 RECOMPUTE: dict[str, str | float] = {
@@ -80,7 +81,9 @@ CONSTANTS = ("host", "elementwise", "scatter", "even_cp")
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """One measured run. `problem`: why it cannot be predicted; empty where it can."""
+    """One measured run. `problem`: why it cannot be predicted; empty where it can. `node_all_gather_gb_s`: of a test
+    inside a node of its machine, None where there was none; `gpu`: as the row names it.
+    """
 
     place: str
     id: str
@@ -91,6 +94,8 @@ class TrainingRow:
     system: System | None = None
     constants: Constants = Constants()
     problem: str = ""
+    gpu: str = ""
+    node_all_gather_gb_s: float | None = None
 
 
 def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[TrainingRow]:
@@ -112,6 +117,8 @@ def _row(row: Mapping[str, str], here: str) -> TrainingRow:
     if not measured or measured <= 0:
         raise UsageError(f"{here}: step_s", f'"{row["step_s"]}" is no step time', "write seconds, e.g. 3.5")
     result = TrainingRow(here, row["id"], row["source"], bool(_number(row, "experts", here)), measured)
+    test = _number(row, "node_all_gather_gb_s", here)
+    result = replace(result, gpu=row["gpu"], node_all_gather_gb_s=test)
     problem = _unpredictable(row)
     if problem:
         return replace(result, problem=problem)
@@ -183,7 +190,15 @@ def _model(row: Mapping[str, str], here: str) -> dict:
     if row["model"] in model_names():
         return {"base": row["model"], **{key: value for key, value in keys.items() if row[key]}}
     experts = {key: _whole(row, key, here) for key in ("experts", "topk", "moe_ffn") if row.get(key)}
-    return {**keys, **experts, "tied": True}
+    return {**keys, **experts, "tied": _tied(row, here)}
+
+
+def _tied(row: Mapping[str, str], here: str) -> bool:
+    """Whether input and output embedding are one matrix, as in a plain transformer that does not say."""
+    text = row.get("tied") or "yes"
+    if text not in _TIED:
+        raise UsageError(f"{here}: tied", f'"{text}" is not yes or no', "write yes or no, or nothing")
+    return _TIED[text]
 
 
 def _software(row: Mapping[str, str], here: str) -> dict[str, Any]:

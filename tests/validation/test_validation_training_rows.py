@@ -12,6 +12,7 @@ from astrasim_py.cli.main import main
 from astrasim_py.core.errors import UsageError
 from astrasim_py.topology.hardware import preset
 from astrasim_py.training.prices import Constants
+from astrasim_py.validation.training_classes import classes, measured_mfu, state_of
 from astrasim_py.validation.training_errors import FITTED, compare, fit, predict
 from astrasim_py.validation.training_rows import CONSTANTS, GPUS, REQUIRED, RULES, read_rows
 
@@ -204,3 +205,71 @@ def test_no_source_changes_what_calibration_fits_but_the_host():
         rules = list(csv.DictReader(file))
     changed = {key for rule in rules for key in CONSTANTS if rule[key]} & FITTED.keys()
     assert changed <= {"host"} and all(low <= getattr(Constants(), key) <= high for key, (low, high) in FITTED.items())
+
+
+def test_errors_are_told_by_nodes_tp_mfu_and_state(tmp_path, capsys):
+    """Every class has the error of its own rows, and the classes of a kind have all rows once."""
+    rows = [
+        {"id": "one", "gpus": "8", "tp": "1", "node_all_gather_gb_s": "262.6"},
+        {"id": "two", "gpus": "16", "tp": "1", "node_all_gather_gb_s": "241.7", "step_s": "400"},
+        {"id": "three", "gpus": "32", "tp": "8", "step_s": "0.01"},
+        {"id": "nine", "gpus": "128", "tp": "8", "node_all_gather_gb_s": "250"},
+    ]
+    path = written(tmp_path, *rows, heading=(*REQUIRED, "node_all_gather_gb_s"))
+    read = read_rows(path)
+    assert classes(read)["nodes"] == {"1": [0], "2": [1], "3 to 4": [2], "9 to 16": [3]}
+    assert classes(read)["tp"] == {"1": [0, 1], "8": [2, 3]}
+    assert classes(read)["state"] == {"sound": [0, 3], "degraded": [1]}
+    report = compare(read)
+    for by, members in report.classes.items():
+        assert sum(errors.cases for errors in members) == (3 if by == "state" else 4)
+    alone = compare(read[1:2]).total
+    degraded = report.classes["state"][1]
+    assert (
+        (degraded.median_rel_error, degraded.too_fast)
+        == (alone.median_rel_error, alone.too_fast)
+        == (
+            alone.median_rel_error,
+            1.0,
+        )
+    )
+    assert compare(read[2:3]).total.too_fast == 0.0
+    assert main(["measured", "validate", "training", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("9 to 16", "measured MFU", "degraded", "too fast"))
+    assert main(["measured", "validate", "training", str(path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)["classes"]
+    assert [row["group"] for row in shown if row["by"] == "nodes"] == ["1", "2", "3 to 4", "9 to 16"]
+
+
+def test_measured_mfu_counts_as_publishers_do(tmp_path):
+    """Llama 3.1 8B, 128 x 8,192 tokens in 4 s on 64 H100 of 989.4 TFLOP/s, by the formula of the docstring."""
+    (row,) = read_rows(written(tmp_path, {}))
+    weights = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336) + 128256 * 4096
+    per_token = 3 * (2 * weights + 4 * 8192 * 4096 * 32)
+    assert row.system is not None
+    expected = per_token * 128 * 8192 / (4 * 64 * row.system.peak("bf16"))
+    assert measured_mfu(row) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "rate", "state"),
+    [("h100", 249.9, "degraded"), ("h100", 250.0, "sound"), ("h100", None, None), ("a100", 230.0, None)],
+)
+def test_the_state_follows_the_test_inside_a_node(gpu, rate, state):
+    assert state_of(gpu, rate) == state
+
+
+def test_an_embedding_of_its_own_makes_a_step_longer(tmp_path):
+    shape = {"model": "mine"}
+    rows = [shape, shape | {"tied": "yes"}, shape | {"tied": "1"}, shape | {"tied": "no"}, shape | {"tied": "0"}]
+    seconds = predict(read_rows(written(tmp_path, *rows, heading=(*REQUIRED, "tied")))).seconds()
+    assert seconds[0] == seconds[1] == seconds[2] < seconds[3] == seconds[4]
+    with pytest.raises(UsageError, match=r'rows.csv:2: tied: "maybe" is not yes or no'):
+        read_rows(written(tmp_path, shape | {"tied": "maybe"}, heading=(*REQUIRED, "tied")))
+
+
+def test_a_long_list_of_rows_that_are_not_predicted_is_cut(tmp_path, capsys):
+    path = written(tmp_path, {}, *({"id": f"x{n}", "layers": ""} for n in range(8)))
+    assert main(["measured", "validate", "training", str(path)]) == 0
+    assert "x0, x1, x2, x3, x4 and 3 more" in capsys.readouterr().out

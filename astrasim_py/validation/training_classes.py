@@ -1,0 +1,75 @@
+"""Classes of measured training runs, by which errors are told apart: nodes, tensor parallelism, MFU, machine state."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
+
+from astrasim_py.validation.training_rows import TrainingRow
+
+State = Literal["sound", "degraded"]
+By = Literal["nodes", "tp", "mfu", "state"]
+
+#: An all_gather among the GPUs of an H100 node that is slower, in GB/s of nccl-tests, marks a degraded allocation:
+#: those of 1,740 runs gave 225 to 245 or 255 to 265, but for three.
+DEGRADED_BELOW_GB_S = 250.0
+#: The GPU for which that is known.
+STATE_GPU = "h100"
+
+#: Upper edges of the classes of measured MFU.
+_MFU_EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
+
+
+def state_of(gpu: str, node_all_gather_gb_s: float | None) -> State | None:
+    """State of the machine by a test of its nodes; None where there is no test, or no rule for the GPU."""
+    if gpu != STATE_GPU or node_all_gather_gb_s is None:
+        return None
+    return "degraded" if node_all_gather_gb_s < DEGRADED_BELOW_GB_S else "sound"
+
+
+def measured_mfu(row: TrainingRow) -> float | None:
+    """Share of the peak of 16-bit formats that a run reached, counting FLOPs as `Model.flops_per_token` does."""
+    layout, machine = row.layout, row.system
+    if layout is None or machine is None:
+        return None
+    flops = layout.model.flops_per_token(layout.seq) * layout.gbs * layout.seq
+    return flops / (row.measured * layout.ranks * machine.peak("bf16"))
+
+
+def classes(rows: Sequence[TrainingRow]) -> Mapping[By, Mapping[str, list[int]]]:
+    """Indices of rows by class, classes in ascending order; only what has two classes or more.
+
+    A node is what the fast network joins. Counts of nodes between powers of two are with the next power.
+    """
+    nodes: dict[int, list[int]] = {}
+    tp: dict[int, list[int]] = {}
+    mfu: dict[int, list[int]] = {}
+    state: dict[str, list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.layout is None or row.system is None:
+            continue
+        count = -(-row.layout.ranks // row.system.node)
+        nodes.setdefault((count - 1).bit_length(), []).append(index)
+        tp.setdefault(row.layout.tp, []).append(index)
+        share = measured_mfu(row)
+        if share is not None:
+            mfu.setdefault(sum(share >= edge for edge in _MFU_EDGES), []).append(index)
+        known_state = state_of(row.gpu, row.node_all_gather_gb_s)
+        if known_state is not None:
+            state.setdefault(known_state, []).append(index)
+    bands = [f"{_percent(low)} to {_percent(high)} %" for low, high in pairwise(_MFU_EDGES)]
+    names = [f"below {_percent(_MFU_EDGES[0])} %", *bands, f"{_percent(_MFU_EDGES[-1])} % and more"]
+    members_by: dict[By, Mapping[str, list[int]]] = {
+        "nodes": {_nodes(power): nodes[power] for power in sorted(nodes)},
+        "tp": {str(size): tp[size] for size in sorted(tp)},
+        "mfu": {names[band]: mfu[band] for band in sorted(mfu)},
+        "state": {name: state[name] for name in ("sound", "degraded") if name in state},
+    }
+    return {by: members for by, members in members_by.items() if len(members) > 1}
+
+
+def _nodes(power: int) -> str:
+    return str(2**power) if power < 2 else f"{2 ** (power - 1) + 1} to {2**power}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g}"
