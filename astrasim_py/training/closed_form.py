@@ -153,7 +153,7 @@ def _spent_by_pass(passes: Passes, priced: Terms, constants: Constants) -> Spent
         constants.gemm * part.gemm + part.attention + part.moved * priced.slower + part.operations * priced.wait
         for part in passes
     ]
-    host = [constants.host * part.host for part in passes]
+    host = [constants.host * part.host + part.launched for part in passes]
     waiting = [np.maximum(launched - done, 0.0) for launched, done in zip(host, busy, strict=True)]
     if np.any(priced.split):  # each block waits for its own launches
         inputs = np.maximum(host[1] - host[2] - (busy[1] - busy[2]), 0.0)
@@ -237,6 +237,8 @@ def _passes(layout: Layouts, forward: Sequence, backward: Sequence, prices: Pric
         else:
             key = {"cp": "ring", "etp": "ep"}.get(item.group, item.group)
             sums_of = {key: transfers(item)}
+            if item.group == "tp":
+                sums_of["launched"] = prices.launched_seconds(layout, item)
         for way in ways:
             for key, value in sums_of.items():
                 sums[way][key] = sums[way][key] + value if key in sums[way] else value

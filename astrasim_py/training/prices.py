@@ -210,9 +210,19 @@ class Prices:
                 return self._all_to_all(size, path, layout.model.topk)
             passes = 2 if comm.collective == "all_reduce" else 1
             moved = passes * size * ((members - 1) / members)
-            return Transfer(moved * near, moved * far, (size > 0) * (passes * hops))
+            after = comm.group != "tp" or self.system.tp_member is None
+            return Transfer(moved * near, moved * far, (size > 0) * (passes * hops) * after)
 
         return transfer
+
+    def launched_seconds(self, layout: Layouts, comm: Comm):
+        """Seconds of a collective in the host's launches, beside the computation; see `System.tp_member`."""
+        per_member = self.system.tp_member
+        if per_member is None or comm.group != "tp" or self.network is not None:
+            return 0.0
+        near, far = per_member
+        passes = 2 if comm.collective == "all_reduce" else 1
+        return (np.asarray(comm.size) > 0) * passes * layout.tp * np.where(layout.tp > self.system.node, far, near)
 
     def _on_network(
         self, network: NetworkCosts, layout: Layouts, role: str, collective: str

@@ -22,7 +22,9 @@ class System:
     """A machine of equal nodes.
 
     `inside`, `outside`: bytes per second of one NPU in one direction, in its node and out of it. `latency`,
-    `far_latency`: seconds of one step of a collective, inside a node and between nodes.
+    `far_latency`: seconds of one step of a collective, inside a node and between nodes. `tp_member`: seconds for each
+    member of a tensor parallel group, inside a node and across, that a collective takes beside the computation, in the
+    host's launches; None: its steps take `latency` and `far_latency` after the computation.
     """
 
     compute: Compute  # rates and memory of an NPU
@@ -31,6 +33,7 @@ class System:
     outside: float
     latency: float = MEASURED_LATENCY[0]
     far_latency: float = MEASURED_LATENCY[1]
+    tp_member: tuple[float, float] | None = None
 
     def peak(self, dtype: str) -> float:
         """FLOP per second in a number format; the formats that a chip lacks run at its 16-bit rate."""

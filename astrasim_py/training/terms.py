@@ -19,8 +19,9 @@ KINDS = ("dense", "moe", "embedding", "logits")
 class Pass(NamedTuple):
     """One pass over a layer, in seconds: matrix products at scale 1, attention, memory traffic, the host at scale 1.
 
-    `operations`: how many there are; `tp`, `ep`: all their communication; `ring`: one step of context
-    parallelism. `lead`: tensor parallel communication before the first computation; `head`: that computation.
+    `operations`: how many there are; `tp`, `ep`: all their communication; `ring`: one step of context parallelism.
+    `launched`: of tensor parallel collectives, beside the host's launches. `lead`: tensor parallel communication before
+    the first computation; `head`: that computation.
     """
 
     gemm: Seconds = 0.0
@@ -33,6 +34,7 @@ class Pass(NamedTuple):
     ring: Transfer = Transfer()
     lead: Transfer = Transfer()
     head: Seconds = 0.0
+    launched: Seconds = 0.0
 
 
 class Passes(NamedTuple):

@@ -6,24 +6,10 @@ from typing import Literal
 
 from astrasim_py.validation.training_rows import TrainingRow
 
-State = Literal["sound", "degraded"]
 By = Literal["nodes", "tp", "mfu", "state"]
-
-#: An all_gather among the GPUs of an H100 node that is slower, in GB/s of nccl-tests, marks a degraded allocation:
-#: those of 1,740 runs gave 225 to 245 or 255 to 265, but for three.
-DEGRADED_BELOW_GB_S = 250.0
-#: The GPU for which that is known.
-STATE_GPU = "h100"
 
 #: Upper edges of the classes of measured MFU.
 _MFU_EDGES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-
-
-def state_of(gpu: str, node_all_gather_gb_s: float | None) -> State | None:
-    """State of the machine by a test of its nodes; None where there is no test, or no rule for the GPU."""
-    if gpu != STATE_GPU or node_all_gather_gb_s is None:
-        return None
-    return "degraded" if node_all_gather_gb_s < DEGRADED_BELOW_GB_S else "sound"
 
 
 def measured_mfu(row: TrainingRow) -> float | None:
@@ -53,16 +39,15 @@ def classes(rows: Sequence[TrainingRow]) -> Mapping[By, Mapping[str, list[int]]]
         share = measured_mfu(row)
         if share is not None:
             mfu.setdefault(sum(share >= edge for edge in _MFU_EDGES), []).append(index)
-        known_state = state_of(row.gpu, row.node_all_gather_gb_s)
-        if known_state is not None:
-            state.setdefault(known_state, []).append(index)
+        if row.state:
+            state.setdefault(row.state, []).append(index)
     bands = [f"{_percent(low)} to {_percent(high)} %" for low, high in pairwise(_MFU_EDGES)]
     names = [f"below {_percent(_MFU_EDGES[0])} %", *bands, f"{_percent(_MFU_EDGES[-1])} % and more"]
     members_by: dict[By, Mapping[str, list[int]]] = {
         "nodes": {_nodes(power): nodes[power] for power in sorted(nodes)},
         "tp": {str(size): tp[size] for size in sorted(tp)},
         "mfu": {names[band]: mfu[band] for band in sorted(mfu)},
-        "state": {name: state[name] for name in ("sound", "degraded") if name in state},
+        "state": {name: state[name] for name in sorted(state, reverse=True)},
     }
     return {by: members for by, members in members_by.items() if len(members) > 1}
 

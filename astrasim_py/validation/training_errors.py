@@ -164,7 +164,8 @@ def fit(predicted: PredictedSteps, indices: np.ndarray) -> dict[str, float]:
     times. A constant that does not matter keeps its default: moving one costs a thousandth of the range it moves.
     """
     part = predicted.taken(indices)
-    best = {key: 1.0 if key == "host" else float(np.median(getattr(Constants(), key))) for key in FITTED}
+    of_rows = {key: [getattr(row.constants, key) for row in part.rows] for key in FITTED}
+    best = {key: 1.0 if key == "host" else float(np.median(of_rows[key])) for key in FITTED}
     default = dict(best)
     for _ in range(2):
         for key, (low, high) in FITTED.items():

@@ -21,6 +21,7 @@ from astrasim_py.training.prices import Constants
 from astrasim_py.training.schedules import SCHEDULES
 from astrasim_py.training.strategy import Layout, Training
 from astrasim_py.training.system import System, system
+from astrasim_py.validation.machine_states import state_of
 
 #: Columns that must be there; others are for the reader.
 REQUIRED = (
@@ -64,7 +65,7 @@ RECOMPUTE: dict[str, str | float] = {
 #: What a source's rows have in common beyond their columns, and what words of a row's note change: a source, ``*`` for
 #: all or empty for those that are not listed; words, or empty; and cells of `SOFTWARE`. Later lines count more.
 RULES = Path(__file__).parents[1] / "data" / "validation" / "software.csv"
-#: Columns of software, also of a row itself, which then counts: how they are read. The last four are of `Constants`.
+#: Columns of software, also of a row itself, which then counts: how they are read; `CONSTANTS` are of `Constants`.
 SOFTWARE: dict[str, Callable[[str], Any]] = {
     "attention": str,
     "sp": YES_NO.__getitem__,
@@ -72,17 +73,19 @@ SOFTWARE: dict[str, Callable[[str], Any]] = {
     "grad_dtype": str,
     "fused_loss": YES_NO.__getitem__,
     "host": float,
+    "gemm": float,
+    "nic": float,
     "elementwise": float,
     "scatter": YES_NO.__getitem__,
     "even_cp": YES_NO.__getitem__,
 }
-CONSTANTS = ("host", "elementwise", "scatter", "even_cp")
+CONSTANTS = ("host", "gemm", "nic", "elementwise", "scatter", "even_cp")
 
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """One measured run. `problem`: why it cannot be predicted; empty where it can. `node_all_gather_gb_s`: of a test
-    inside a node of its machine, None where there was none; `gpu`: as the row names it.
+    """One measured run. `problem`: why it cannot be predicted; empty where it can. `state`: of its machine, by a
+    test of its nodes; empty where there was none.
     """
 
     place: str
@@ -94,8 +97,7 @@ class TrainingRow:
     system: System | None = None
     constants: Constants = Constants()
     problem: str = ""
-    gpu: str = ""
-    node_all_gather_gb_s: float | None = None
+    state: str = ""
 
 
 def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[TrainingRow]:
@@ -117,8 +119,7 @@ def _row(row: Mapping[str, str], here: str) -> TrainingRow:
     if not measured or measured <= 0:
         raise UsageError(f"{here}: step_s", f'"{row["step_s"]}" is no step time', "write seconds, e.g. 3.5")
     result = TrainingRow(here, row["id"], row["source"], bool(_number(row, "experts", here)), measured)
-    test = _number(row, "node_all_gather_gb_s", here)
-    result = replace(result, gpu=row["gpu"], node_all_gather_gb_s=test)
+    state = state_of(row["gpu"], _number(row, "node_all_gather_gb_s", here))
     problem = _unpredictable(row)
     if problem:
         return replace(result, problem=problem)
@@ -132,6 +133,9 @@ def _row(row: Mapping[str, str], here: str) -> TrainingRow:
     if nic is not None and nic <= 0:
         raise UsageError(f"{here}: nic_gb_s_per_gpu", f'"{row["nic_gb_s_per_gpu"]}" is no rate', "write GB/s, e.g. 50")
     machine = _machine(GPUS[row["gpu"]], nic)
+    if state is not None:
+        machine = replace(machine, tp_member=state.tp_member, far_latency=state.far_latency)
+        result = replace(result, state=state.name)
     return replace(result, layout=layout, system=machine, constants=constants)
 
 
