@@ -119,7 +119,7 @@ def _row(row: Mapping[str, str], here: str) -> TrainingRow:
     if not measured or measured <= 0:
         raise UsageError(f"{here}: step_s", f'"{row["step_s"]}" is no step time', "write seconds, e.g. 3.5")
     result = TrainingRow(here, row["id"], row["source"], bool(_number(row, "experts", here)), measured)
-    state = state_of(row["gpu"], _number(row, "node_all_gather_gb_s", here))
+    state = state_of(row["gpu"], _rate(row, "node_all_gather_gb_s", here))
     problem = _unpredictable(row)
     if problem:
         return replace(result, problem=problem)
@@ -129,9 +129,7 @@ def _row(row: Mapping[str, str], here: str) -> TrainingRow:
         layout = Training(**_training(row, here, software)).layout(_whole(row, "gpus", here))
     except ScenarioError as error:
         return replace(result, problem=f"{error.problem}; {error.remedy}")
-    nic = _number(row, "nic_gb_s_per_gpu", here)
-    if nic is not None and nic <= 0:
-        raise UsageError(f"{here}: nic_gb_s_per_gpu", f'"{row["nic_gb_s_per_gpu"]}" is no rate', "write GB/s, e.g. 50")
+    nic = _rate(row, "nic_gb_s_per_gpu", here)
     machine = _machine(GPUS[row["gpu"]], nic)
     if state is not None:
         machine = replace(machine, tp_member=state.tp_member, far_latency=state.far_latency)
@@ -255,6 +253,13 @@ def _number(row: Mapping[str, str], key: str, here: str) -> float | None:
         value = math.nan
     if value is not None and not math.isfinite(value):
         raise UsageError(f"{here}: {key}", f'"{text}" is no number', "write a number, or nothing")
+    return value
+
+
+def _rate(row: Mapping[str, str], key: str, here: str) -> float | None:
+    value = _number(row, key, here)
+    if value is not None and value <= 0:
+        raise UsageError(f"{here}: {key}", f'"{row[key]}" is no rate', "write GB/s, e.g. 50, or nothing")
     return value
 
 

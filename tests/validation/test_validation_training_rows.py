@@ -281,6 +281,13 @@ def test_the_state_follows_the_test_inside_a_node(gpu, rate, state):
     assert (shown and shown.name) == state
 
 
+@pytest.mark.parametrize("text", ["0", "-5", "fast", "nan", "inf"])
+def test_a_test_inside_a_node_is_a_rate(tmp_path, text):
+    path = written(tmp_path, {"node_all_gather_gb_s": text}, heading=(*REQUIRED, "node_all_gather_gb_s"))
+    with pytest.raises(UsageError, match=rf'rows.csv:2: node_all_gather_gb_s: "{text}" is no (rate|number)'):
+        read_rows(path)
+
+
 def test_a_degraded_machine_waits_for_every_member_of_tensor_parallelism(tmp_path):
     """Beside the launches: nothing more while computation is longer, and then members x collectives x seconds."""
     (row,) = read_rows(written(tmp_path, {"tp": "8"}))
