@@ -216,9 +216,9 @@ class Prices:
         return transfer
 
     def launched_seconds(self, layout: Layouts, comm: Comm):
-        """Seconds of a collective in the host's launches, beside the computation; see `System.tp_member`."""
+        """Seconds of a tensor parallel collective in the host's launches; see `System.tp_member`."""
         per_member = self.system.tp_member
-        if per_member is None or comm.group != "tp" or self.network is not None:
+        if per_member is None or self.network is not None:
             return 0.0
         near, far = per_member
         passes = 2 if comm.collective == "all_reduce" else 1

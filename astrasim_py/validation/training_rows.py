@@ -62,6 +62,22 @@ RECOMPUTE: dict[str, str | float] = {
 }
 
 
+def _share(text: str) -> float:
+    """A number of software from 0 on. Raises ValueError: it is none."""
+    value = float(text)
+    if not 0 <= value < math.inf:
+        raise ValueError(text)
+    return value
+
+
+def _scale(text: str) -> float:
+    """A number of software above 0. Raises ValueError: it is none."""
+    value = _share(text)
+    if not value:
+        raise ValueError(text)
+    return value
+
+
 #: What a source's rows have in common beyond their columns, and what words of a row's note change: a source, ``*`` for
 #: all or empty for those that are not listed; words, or empty; and cells of `SOFTWARE`. Later lines count more.
 RULES = Path(__file__).parents[1] / "data" / "validation" / "software.csv"
@@ -72,13 +88,14 @@ SOFTWARE: dict[str, Callable[[str], Any]] = {
     "overlap": lambda text: dict.fromkeys(text.split(), True),
     "grad_dtype": str,
     "fused_loss": YES_NO.__getitem__,
-    "host": float,
-    "gemm": float,
-    "nic": float,
-    "elementwise": float,
+    "host": _share,
+    "gemm": _scale,
+    "nic": _scale,
+    "elementwise": _share,
     "scatter": YES_NO.__getitem__,
     "even_cp": YES_NO.__getitem__,
 }
+_EXPECTED: dict[Callable[[str], Any], str] = {_share: "a number from 0 on", _scale: "a number above 0"}
 CONSTANTS = ("host", "gemm", "nic", "elementwise", "scatter", "even_cp")
 
 
@@ -190,7 +207,8 @@ def _model(row: Mapping[str, str], here: str) -> dict:
     columns = {"layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab"}
     keys = {key: _whole(row, key, here) for key in columns}
     if row["model"] in model_names():
-        return {"base": row["model"], **{key: value for key, value in keys.items() if row[key]}}
+        tied = {"tied": _tied(row, here)} if row.get("tied") else {}
+        return {"base": row["model"], **{key: value for key, value in keys.items() if row[key]}, **tied}
     experts = {key: _whole(row, key, here) for key in ("experts", "topk", "moe_ffn") if row.get(key)}
     return {**keys, **experts, "tied": _tied(row, here)}
 
@@ -216,7 +234,7 @@ def _software(row: Mapping[str, str], here: str) -> dict[str, Any]:
         try:
             software[key] = SOFTWARE[key](text)
         except (KeyError, ValueError):
-            expected = "a number" if SOFTWARE[key] is float else "yes or no"
+            expected = _EXPECTED.get(SOFTWARE[key], "yes or no")
             raise UsageError(f"{here}: {key}", f'"{text}" is not {expected}', f"write {expected}, or nothing") from None
     return software
 

@@ -1,4 +1,4 @@
-"""`validate --training`: errors of closed forms against published step times, and what bad tables are told."""
+"""`measured validate training`: errors of closed forms against published step times, and what bad tables are told."""
 
 import csv
 import json
@@ -279,6 +279,23 @@ def test_measured_mfu_counts_as_publishers_do(tmp_path):
 def test_the_state_follows_the_test_inside_a_node(gpu, rate, state):
     shown = state_of(gpu, rate)
     assert (shown and shown.name) == state
+
+
+def test_a_preset_takes_the_embedding_of_its_row(tmp_path):
+    rows = [{}, {"tied": "no"}, {"tied": "yes"}]
+    read = read_rows(written(tmp_path, *rows, heading=(*REQUIRED, "tied")))
+    assert [row.layout.model.tied for row in read if row.layout] == [False, False, True]
+
+
+@pytest.mark.parametrize("key", ["host", "gemm", "nic", "elementwise"])
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "much", "0"])
+def test_a_constant_of_a_row_is_a_number_that_makes_sense(tmp_path, key, text):
+    path = written(tmp_path, {key: text}, heading=(*REQUIRED, key))
+    if text == "0" and key in ("host", "elementwise"):
+        assert getattr(read_rows(path)[0].constants, key) == 0
+        return
+    with pytest.raises(UsageError, match=rf'rows.csv:2: {key}: "{text}" is not a number (from|above) 0'):
+        read_rows(path)
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "fast", "nan", "inf"])
