@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -28,13 +28,15 @@ from astrasim_py.system.compatible import TRAINING_FORM, exclusions
 from astrasim_py.topology.grid import group_dims
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.model import Topology
+from astrasim_py.training.machine_states import states_of
 from astrasim_py.training.memory import Reserve
 from astrasim_py.training.models import NamedModel
 from astrasim_py.training.network import LARGE, NetworkCosts
-from astrasim_py.training.prices import SIMULATED, Constants, Prices
+from astrasim_py.training.prices import Constants, Prices
 from astrasim_py.training.schedules import SCHEDULES
+from astrasim_py.training.software import DEFAULT, IDEAL, software
 from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, Overlap, Recomputation
-from astrasim_py.training.system import MEASURED_LATENCY, System, system_of
+from astrasim_py.training.system import System, system_of
 
 #: Keys of a scenario that may stand under ``explore`` instead.
 _SCENARIO_KEYS = ("topology", "compute", "network", "algorithms", "collectives", "semantics")
@@ -213,14 +215,15 @@ class Exploration:
         """Times by which configurations are ordered."""
         if self.keys.rates == "nominal" and self.constants is None:
             return self.nominal
-        near, far = MEASURED_LATENCY
-        real = System(**{**self.system.__dict__, "latency": near, "far_latency": far})
-        return Prices(real, self.keys.dtype, self.keys.attention, self.constants or Constants())
+        real = replace(self.system, state=states_of(self.point.spec.compute.preset or "*")[0])
+        constants = self.constants or software(DEFAULT).constants
+        return Prices(real, self.keys.dtype, self.keys.attention, constants)
 
     @cached_property
     def nominal(self) -> Prices:
         """Times of what is simulated: links at their rates, no host, rings as the scenario's algorithms lay them."""
-        return Prices(self.system, self.keys.dtype, self.keys.attention, SIMULATED, network=self.network)
+        constants = software(IDEAL).constants
+        return Prices(self.system, self.keys.dtype, self.keys.attention, constants, network=self.network)
 
     @cached_property
     def network(self) -> NetworkCosts:

@@ -21,12 +21,14 @@ from astrasim_py.topology.hardware import Compute, preset
 from astrasim_py.topology.model import Topology
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.inference import inference_memory, inference_workload
+from astrasim_py.training.machine_states import states_of
 from astrasim_py.training.memory import RESERVE, Expansion, expand, peak_memory, require_memory
 from astrasim_py.training.models import FLOPS_CONVENTIONS
-from astrasim_py.training.prices import SIMULATED, Constants, Prices
+from astrasim_py.training.prices import Prices
 from astrasim_py.training.recommendation import recommendation_memory, recommendation_workload
+from astrasim_py.training.software import DEFAULT, IDEAL, software
 from astrasim_py.training.strategy import Layout, Numbers
-from astrasim_py.training.system import MEASURED_LATENCY, system_of
+from astrasim_py.training.system import system_of
 from astrasim_py.training.traces import training_workload
 
 _MODELS: Memo[Workload] = Memo(8)
@@ -77,7 +79,7 @@ class ModelMachine:
         if npu is None:
             remedy = "write e.g. compute: {preset: dgx_h100}, or times: roofline"
             raise ScenarioError(self.place, "times of kernels need an NPU that is known", remedy)
-        prices = Prices(system_of(self.topology, npu), constants=SIMULATED, **keys)
+        prices = Prices(system_of(self.topology, npu), constants=software(IDEAL).constants, **keys)
         return prices if cost is None else prices.expanded(cost)
 
     def _expansion(self, peak: Mapping[str, int], layout: Layout | None) -> Expansion | None:
@@ -111,8 +113,8 @@ class Trained:
         layout, ideal = self.layout, self.prices
         refuse(TRAINING_FORM, {ROOFLINE: ideal is None}, place=self.machine.place)
         assert ideal is not None
-        measured = replace(ideal.system, latency=MEASURED_LATENCY[0], far_latency=MEASURED_LATENCY[1])
-        prices = replace(ideal, system=measured, constants=Constants())
+        measured = replace(ideal.system, state=states_of(self.machine.compute.preset or "*")[0])
+        prices = replace(ideal, system=measured, constants=software(DEFAULT).constants)
         step_time = step(terms(layout, prices), prices.constants)
         memory = peak_memory(layout)
         tokens = float(layout.gbs * layout.seq / float(step_time.seconds) / layout.ranks)
@@ -123,7 +125,7 @@ class Trained:
             "schedule": layout.schedule,
             "routing": layout.routing.kind,
             "step_s": float(step_time.seconds),
-            "nominal_step_s": float(step(terms(layout, ideal), SIMULATED).seconds),
+            "nominal_step_s": float(step(terms(layout, ideal), ideal.constants).seconds),
             "parts_s": {name: float(value) for name, value in asdict(step_time).items()},
             "memory_bytes": {name: int(value) for name, value in memory.items()},
             "memory_total_bytes": int(sum(memory.values())),

@@ -70,6 +70,7 @@ def terms(layout: Layouts, prices: Prices) -> Terms:
         waits=(np.asarray(layout.last_stage) > 0) & in_order,
         wait=prices.wait,
         moving=prices.moving,
+        fixed=prices.fixed_seconds(layout),
         **kinds,
         **states,
     )
@@ -144,6 +145,7 @@ def step(priced: Terms, constants: Constants) -> StepTime:
         bubble=picked(bubbles),
         optimizer=priced.optimizer * priced.slower + priced.wait,
         memory=priced.moving,
+        fixed=priced.fixed,
     )
 
 
@@ -154,22 +156,22 @@ def _spent_by_pass(passes: Passes, priced: Terms, constants: Constants) -> Spent
         for part in passes
     ]
     host = [constants.host * part.host + part.launched for part in passes]
-    waiting = [np.maximum(launched - done, 0.0) for launched, done in zip(host, busy, strict=True)]
+    spent = [_spent(*values, priced, constants) for values in zip(passes, busy, strict=True)]
+    waiting = [np.maximum(launched - part.seconds, 0.0) for launched, part in zip(host, spent, strict=True)]
     if np.any(priced.split):  # each block waits for its own launches
-        inputs = np.maximum(host[1] - host[2] - (busy[1] - busy[2]), 0.0)
+        inputs = np.maximum(host[1] - host[2] - (spent[1].seconds - spent[2].seconds), 0.0)
         waiting[1] = chosen(priced.split, inputs + waiting[2], waiting[1])
-    return SpentByPass(*(_spent(*values, priced, constants) for values in zip(passes, busy, waiting, strict=True)))
+    return SpentByPass(*(part._replace(waiting=waits) for part, waits in zip(spent, waiting, strict=True)))
 
 
-def _spent(passed: Pass, busy: Seconds, waiting: Seconds, priced: Terms, constants: Constants) -> Spent:
-    """Time of a pass; `busy`, `waiting`: seconds in which the GPU computes, and waits for the host."""
-    hiding = (passed.attention + waiting) / priced.context
-    cp = (priced.context - 1) * np.maximum(passed.ring.seconds(constants.nic) - hiding, 0.0)
+def _spent(passed: Pass, busy: Seconds, priced: Terms, constants: Constants) -> Spent:
+    """Time of a pass but for waits; `busy`: seconds in which the GPU computes."""
+    cp = (priced.context - 1) * np.maximum(passed.ring.seconds(constants.nic) - passed.attention / priced.context, 0.0)
     both = zip((passed.tp.seconds(constants.nic), passed.ep.seconds(constants.nic)), priced.beside, strict=True)
-    tp, ep = (comm - part * np.minimum(comm, busy + waiting) for comm, part in both)
+    tp, ep = (comm - part * np.minimum(comm, busy) for comm, part in both)
     lead = passed.lead.seconds(constants.nic)
     head = np.where(lead > 0, 0.0, constants.gemm * passed.head)
-    return Spent(busy, waiting, tp, cp, ep, passed.tp.steps, passed.ep.steps, lead, passed.lead.steps, head)
+    return Spent(busy, 0.0, tp, cp, ep, passed.tp.steps, passed.ep.steps, lead, passed.lead.steps, head)
 
 
 def _others(

@@ -94,7 +94,8 @@ def backward(layout: Layouts, kind: str) -> tuple[Item, ...]:
     """The backward pass of a layer: recomputation (part R), then gradients (parts I and W), in order."""
     steps = _layer(layout, kind)
     again = [_again(layout, item) for step in steps for item in step.forward]
-    return _there(again + [item for step in reversed(steps) for item in step.backward])
+    gradients = [item for step in reversed(steps) for item in step.backward]
+    return _there([*again, *gradients, accumulation(layout, kind)])
 
 
 def embedding(layout: Layouts) -> tuple[Item, ...]:
@@ -102,7 +103,8 @@ def embedding(layout: Layouts) -> tuple[Item, ...]:
     size = layout.tokens * layout.model.hidden * layout.element
     lookup = Op(name="embedding", block="embedding", kind="elementwise", nbytes=2 * size)
     reduce = _leave(layout, "embedding", "embedding")
-    return _there([lookup, *reduce.forward, *reduce.backward, replace(lookup, part="W")])
+    grads = accumulation(layout, "embedding")
+    return _there([lookup, *reduce.forward, *reduce.backward, replace(lookup, part="W"), grads])
 
 
 def logits(layout: Layouts) -> tuple[Item, ...]:
@@ -118,7 +120,14 @@ def logits(layout: Layouts) -> tuple[Item, ...]:
             _elementwise(layout, f"{prefix}loss", "logits", rows * (3 if layout.fused_loss else 7)),
         ]
     back = [item for step in reversed(steps) for item in step.backward]
-    return _there([item for step in steps for item in step.forward] + back)
+    return _there([item for step in steps for item in step.forward] + [*back, accumulation(layout, "logits")])
+
+
+def accumulation(layout: Layouts, kind: str) -> Op:
+    """A layer's gradients are added up in fp32: 10 bytes for each parameter, where its weights have 2."""
+    block = "attn" if kind in ("dense", "moe", "mtp") else kind
+    params = sum(layer_params(layout, kind)) if layout.grad_element > layout.element else 0
+    return Op(name="accumulate", block=block, kind="elementwise", part="W", nbytes=10 * params)
 
 
 def boundary(layout: Layouts) -> Numbers:

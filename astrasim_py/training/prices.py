@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.training.layers import Comm, Op
+from astrasim_py.training.layers import Comm, Op, up
 from astrasim_py.training.memory import Expansion
 from astrasim_py.training.network import NetworkCosts
 from astrasim_py.training.strategy import Layouts, Numbers
@@ -36,8 +36,8 @@ ATTENTION_EFFICIENCY = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Constants that are fitted to measurements. The first four are those that `measured calibrate training` fits,
-    which tries many of them as arrays.
+    """Constants of training software, fitted to measurements; presets of them are in `software`. The first four are
+    those that `measured calibrate training` fits, which tries many of them as arrays.
 
     `nvlink`, `memory`: share of the bandwidth inside a node, and of the memory bandwidth. `host_layer`, `host_moe`,
     `host_expert`: seconds in which the host launches the forward pass of a layer, of routing, and of one local expert.
@@ -46,7 +46,9 @@ class Constants:
     of a group in one node leave it by r NICs, as NCCL lays its rings; a flat ring uses one. `scatter`: whether each
     tensor parallel rank sends only a part of the activations to the next stage; otherwise each sends all. `even_cp`:
     whether
-    causal attention is dealt evenly to context parallel ranks. Otherwise the last has 2 - 1/c of the mean.
+    causal attention is dealt evenly to context parallel ranks. Otherwise the last has 2 - 1/c of the mean. `bucket`:
+    bytes of a message of gradients or weights; 0: those of a layer go at once. `microbatch`: seconds that each
+    microbatch takes besides; `fixed`, `fixed_node`: seconds of an iteration, and for each node, of 64 at most.
     """
 
     host: float | np.ndarray = (
@@ -67,14 +69,17 @@ class Constants:
     ep_hidden: float = 0.35
     pp_exposed: float = 0.15
     pp_blocking: float = 1.0
+    bucket: float = 0.0
+    microbatch: float = 0.0
+    fixed: float = 0.0
+    fixed_node: float = 0.0
     rails: bool = True
     scatter: bool = True
     even_cp: bool = True
 
 
-#: Constants of a simulated generated trace with flat rings: links at their nominal bandwidth, no cost of overlap or of
-#: the host.
-SIMULATED = Constants(host=0.0, nic=1.0, nvlink=1.0, interference=0.0, pp_exposed=0.0, rails=False)
+#: Most nodes whose fixed time was measured.
+_MOST_NODES = 64
 
 
 class Transfer(NamedTuple):
@@ -175,11 +180,27 @@ class Prices:
             return cost.host_layer * conversions
         return cost.host_layer * conversions + cost.host_moe + cost.host_expert * (layout.model.experts // layout.ep)
 
+    def fixed_seconds(self, layout: Layouts):
+        """Seconds of an iteration beside computation and communication."""
+        cost = self.constants
+        nodes = np.minimum(up(layout.ranks, self.system.node), _MOST_NODES)
+        return cost.fixed + cost.fixed_node * nodes + cost.microbatch * layout.microbatches
+
     def message(self, layout: Layouts, size) -> Transfer:
         """One message of every rank to its neighbour in the next pipeline stage."""
         if self.network is not None:
-            return self._on_network(self.network, layout, "pp", "chain")(size)
-        return self._message(size, layout.ranks > self.system.node)
+            sent = self._on_network(self.network, layout, "pp", "chain")(size)
+        else:
+            sent = self._message(size, layout.ranks > self.system.node)
+        return sent._replace(latency=sent.latency + (size > 0) * self.message_delay(layout.ranks > self.system.node))
+
+    def message_delay(self, crosses: bool | np.ndarray) -> float | np.ndarray:
+        """Seconds that software takes for a message, inside a node or where it `crosses` between nodes."""
+        state = self.system.state
+        if state is None:
+            return 0.0
+        near, far = state.message
+        return np.where(crosses, far, near)
 
     def _message(self, size, crosses) -> Transfer:
         system = self.system
@@ -199,7 +220,7 @@ class Prices:
                 return self._on_network(self.network, layout, role, collective)
             return self._group(*_ROLES[role](layout))
 
-        def transfer(comm: Comm) -> Transfer:
+        def on_links(comm: Comm) -> Transfer:
             path, size = group(comm.group, comm.collective), comm.size
             if self.network is not None:
                 return path(size)
@@ -210,17 +231,60 @@ class Prices:
                 return self._all_to_all(size, path, layout.model.topk)
             passes = 2 if comm.collective == "all_reduce" else 1
             moved = passes * size * ((members - 1) / members)
-            after = comm.group != "tp" or self.system.tp_member is None
-            return Transfer(moved * near, moved * far, (size > 0) * (passes * hops) * after)
+            return Transfer(moved * near, moved * far, (size > 0) * (passes * hops))
+
+        def transfer(comm: Comm) -> Transfer:
+            sent = on_links(comm)
+            if comm.group in _STREAMS and self.system.state is not None:
+                slower = self._slowdown(layout, comm.group)
+                sent = sent._replace(far=sent.far * slower)
+            return sent._replace(latency=sent.latency + self.delay_seconds(layout, comm))
 
         return transfer
 
-    def launched_seconds(self, layout: Layouts, comm: Comm):
-        """Seconds of a tensor parallel collective in the host's launches; see `System.tp_member`."""
-        per_member = self.system.tp_member
-        if per_member is None or self.network is not None:
+    def delay_seconds(self, layout: Layouts, comm: Comm) -> float | np.ndarray:
+        """Seconds that software takes for a collective, beside its messages: those of `transfers` have it.
+
+        Rings: the latency of the state for each step. All-reduce of gradients between nodes: trees. Gradients and
+        weights go in messages of `Constants.bucket` bytes, and are slower on a degraded fabric. Tensor parallel ones
+        are in the host's launches; see `launched_seconds`.
+        """
+        state = self.system.state
+        if state is None or comm.group == "tp":
             return 0.0
-        near, far = per_member
+        members, stride = _ROLES[comm.group](layout)
+        inside = np.clip(self.system.node // stride, 1, members)
+        nodes, crosses = members / inside, members > inside
+        size = np.asarray(comm.size)
+        if comm.collective in ("ring", "all_to_all"):
+            return (size > 0) * np.where(crosses, state.ring[1], state.ring[0])
+        passes = 2 if comm.collective == "all_reduce" else 1
+        steps = np.where(crosses, nodes * state.ring[1] + (members - nodes) * state.ring[0], members * state.ring[0])
+        seconds = passes * steps
+        if comm.collective == "all_reduce" and state.tree is not None:
+            seconds = np.where(crosses, state.tree * np.log2(np.maximum(nodes, 2)), seconds)
+        calls = np.sign(size)
+        if comm.group in _STREAMS:
+            seconds = seconds * np.where(crosses, self._slowdown(layout, comm.group), 1.0)
+            calls = np.maximum(size / self.constants.bucket, calls) if self.constants.bucket else calls
+        return calls * seconds
+
+    def _slowdown(self, layout: Layouts, role: str) -> float | np.ndarray:
+        """How many times as long a role's groups take between nodes as on a sound machine."""
+        state = self.system.state
+        members, stride = _ROLES[role](layout)
+        nodes = members / np.clip(self.system.node // stride, 1, members)
+        if state is None:
+            return 1.0
+        slower = state.slowdown(up(layout.ranks, self.system.node), self.system.gather_gb_s)
+        return np.where(nodes > 1, slower, 1.0)
+
+    def launched_seconds(self, layout: Layouts, comm: Comm):
+        """Seconds of a tensor parallel collective in the host's launches; see `MachineState.tp_member`."""
+        state = self.system.state
+        if state is None:
+            return 0.0
+        near, far = state.tp_member
         passes = 2 if comm.collective == "all_reduce" else 1
         return (np.asarray(comm.size) > 0) * passes * layout.tp * np.where(layout.tp > self.system.node, far, near)
 

@@ -11,10 +11,7 @@ from astrasim_py.topology.from_keys import build
 from astrasim_py.topology.hardware import Compute, preset
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import Dim
-
-#: Latency of a step of a collective as measured, in s: NVLink inside a node, a NIC between nodes. Software is included,
-#: so it is more than the latency of a topology's links.
-MEASURED_LATENCY = (1e-6, 5e-6)
+from astrasim_py.training.machine_states import MachineState, states_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,18 +19,19 @@ class System:
     """A machine of equal nodes.
 
     `inside`, `outside`: bytes per second of one NPU in one direction, in its node and out of it. `latency`,
-    `far_latency`: seconds of one step of a collective, inside a node and between nodes. `tp_member`: seconds for each
-    member of a tensor parallel group, inside a node and across, that a collective takes beside the computation, in the
-    host's launches; None: its steps take `latency` and `far_latency` after the computation.
+    `far_latency`: seconds of the links of one step of a collective, inside a node and between nodes. `state`: latencies
+    of communication software beside them; None: it has none. `gather_gb_s`: rate of an all_gather over all nodes in
+    nccl-tests, GB/s, where it is known.
     """
 
     compute: Compute  # rates and memory of an NPU
     node: int  # NPUs that the fast network joins; consecutive ranks share a node
     inside: float
     outside: float
-    latency: float = MEASURED_LATENCY[0]
-    far_latency: float = MEASURED_LATENCY[1]
-    tp_member: tuple[float, float] | None = None
+    latency: float = 0.6e-6
+    far_latency: float = 2.7e-6
+    state: MachineState | None = None
+    gather_gb_s: float | None = None
 
     def peak(self, dtype: str) -> float:
         """FLOP per second in a number format; the formats that a chip lacks run at its 16-bit rate."""
@@ -64,7 +62,7 @@ def system_of(topology: Topology, compute: Compute) -> System:
 
 
 def system(name: str, **changed: Any) -> System:
-    """The system of a hardware preset, with latencies as measured; `changed` are attributes of `System`.
+    """The system of a hardware preset in its best state; `changed` are attributes of `System`.
 
     Raises TopologyError: there is no such preset, or it has no NPU or no network.
     """
@@ -72,9 +70,8 @@ def system(name: str, **changed: Any) -> System:
     if machine.topology is None or machine.compute is None:
         raise TopologyError("", f'the preset "{name}" is no machine', "name one with a network and an NPU")
     keys = {"preset": name} | ({"nodes": 2} if machine.topology["shape"] == "dgx" else {})
-    machine_system = system_of(build(keys), machine.compute)
-    measured: dict[str, Any] = {"latency": MEASURED_LATENCY[0], "far_latency": MEASURED_LATENCY[1]}
-    return replace(machine_system, **measured | changed)
+    sound: dict[str, Any] = {"state": states_of(name)[0]}
+    return replace(system_of(build(keys), machine.compute), **sound | changed)
 
 
 def _rate(dim: Dim) -> Fraction:

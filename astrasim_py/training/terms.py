@@ -142,6 +142,7 @@ class Terms:
     wait: Seconds
     waits: bool | np.ndarray = False
     moving: Seconds = 0.0
+    fixed: Seconds = 0.0
 
     @property
     def split(self) -> np.ndarray:
@@ -153,10 +154,10 @@ class Terms:
 class StepTime:
     """An iteration of training, in seconds: the sum of all parts.
 
-    `forward`, `backward` are computation of the heaviest stage; `host` is the time in which the GPU waits for the host;
-    `tp`, `cp`,
-    `ep`, `pp` and `dp` exposed communication by kind; `reduction` that of gradients at the end of the iteration;
-    `memory` the time of moving data to expanded memory.
+    `forward`, `backward` are computation of the heaviest stage; `host` is the time in which the GPU waits for the host
+    and for the software of collectives; `tp`, `cp`, `ep`, `pp` and `dp` exposed communication by kind; `reduction` that
+    of gradients at the end of the iteration; `memory` the time of moving data to expanded memory; `fixed` what an
+    iteration takes besides.
     """
 
     forward: Seconds
@@ -171,6 +172,7 @@ class StepTime:
     bubble: Seconds
     optimizer: Seconds
     memory: Seconds
+    fixed: Seconds
 
     @property
     def seconds(self) -> Seconds:

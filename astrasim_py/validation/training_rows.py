@@ -16,12 +16,13 @@ from typing import Any
 
 from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.table_file import read_text, table_rows
+from astrasim_py.training.machine_states import state_of
 from astrasim_py.training.models import model_names
 from astrasim_py.training.prices import Constants
 from astrasim_py.training.schedules import SCHEDULES
+from astrasim_py.training.software import CONSTANT_COLUMNS, TRAINING_COLUMNS, YES_NO, above_zero, from_zero, software
 from astrasim_py.training.strategy import Layout, Training
 from astrasim_py.training.system import System, system
-from astrasim_py.validation.machine_states import state_of
 
 #: Columns that must be there; others are for the reader.
 REQUIRED = (
@@ -45,7 +46,6 @@ GPUS = {
 }
 #: First letters of a number format of a row → ours; scaling recipes of 8 bits are one.
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "nvfp4": "fp4", "fp4": "fp4", "fp32": "fp32"}
-YES_NO = {"yes": True, "no": False}
 _TIED = {**YES_NO, "1": True, "0": False}
 #: Recomputation of a row → ours. `selective`: the MLA up-projection and the MLP's activation, a fifth of a forward
 #: pass; `selective-light`: norms and activations; `minimal` keeps products, so attention is done again.
@@ -62,47 +62,16 @@ RECOMPUTE: dict[str, str | float] = {
 }
 
 
-def _share(text: str) -> float:
-    """A number of software from 0 on. Raises ValueError: it is none."""
-    value = float(text)
-    if not 0 <= value < math.inf:
-        raise ValueError(text)
-    return value
-
-
-def _scale(text: str) -> float:
-    """A number of software above 0. Raises ValueError: it is none."""
-    value = _share(text)
-    if not value:
-        raise ValueError(text)
-    return value
-
-
-#: What a source's rows have in common beyond their columns, and what words of a row's note change: a source, ``*`` for
-#: all or empty for those that are not listed; words, or empty; and cells of `SOFTWARE`. Later lines count more.
+#: What software a source's rows ran, and what words of a row's note change: a source, ``*`` for all or empty for those
+#: that are not listed; words, or empty; a preset, and cells that differ from it. Later lines count more.
 RULES = Path(__file__).parents[1] / "data" / "validation" / "software.csv"
-#: Columns of software, also of a row itself, which then counts: how they are read; `CONSTANTS` are of `Constants`.
-SOFTWARE: dict[str, Callable[[str], Any]] = {
-    "attention": str,
-    "sp": YES_NO.__getitem__,
-    "overlap": lambda text: dict.fromkeys(text.split(), True),
-    "grad_dtype": str,
-    "fused_loss": YES_NO.__getitem__,
-    "host": _share,
-    "gemm": _scale,
-    "nic": _scale,
-    "elementwise": _share,
-    "scatter": YES_NO.__getitem__,
-    "even_cp": YES_NO.__getitem__,
-}
-_EXPECTED: dict[Callable[[str], Any], str] = {_share: "a number from 0 on", _scale: "a number above 0"}
-CONSTANTS = ("host", "gemm", "nic", "elementwise", "scatter", "even_cp")
+_EXPECTED: dict[Callable[[str], Any], str] = {from_zero: "a number from 0 on", above_zero: "a number above 0"}
 
 
 @dataclass(frozen=True)
 class TrainingRow:
     """One measured run. `problem`: why it cannot be predicted; empty where it can. `state`: of its machine, by a
-    test of its nodes; empty where there was none.
+    test of its nodes; empty where there was none. `software`: the preset of its constants.
     """
 
     place: str
@@ -115,6 +84,7 @@ class TrainingRow:
     constants: Constants = Constants()
     problem: str = ""
     state: str = ""
+    software: str = ""
 
 
 def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[TrainingRow]:
@@ -136,22 +106,22 @@ def _row(row: Mapping[str, str], here: str) -> TrainingRow:
     if not measured or measured <= 0:
         raise UsageError(f"{here}: step_s", f'"{row["step_s"]}" is no step time', "write seconds, e.g. 3.5")
     result = TrainingRow(here, row["id"], row["source"], bool(_number(row, "experts", here)), measured)
-    state = state_of(row["gpu"], _rate(row, "node_all_gather_gb_s", here))
+    test = _rate(row, "node_all_gather_gb_s", here)
     problem = _unpredictable(row)
     if problem:
         return replace(result, problem=problem)
-    software = _software(row, here)
-    constants = Constants(**{key: software.pop(key) for key in CONSTANTS if key in software})
+    preset, constants, keys = _software(row, here)
     try:
-        layout = Training(**_training(row, here, software)).layout(_whole(row, "gpus", here))
+        layout = Training(**_training(row, here, keys)).layout(_whole(row, "gpus", here))
     except ScenarioError as error:
         return replace(result, problem=f"{error.problem}; {error.remedy}")
     nic = _rate(row, "nic_gb_s_per_gpu", here)
     machine = _machine(GPUS[row["gpu"]], nic)
-    if state is not None:
-        machine = replace(machine, tp_member=state.tp_member, far_latency=state.far_latency)
+    if test is not None:
+        state = state_of(GPUS[row["gpu"]], test)
+        machine = replace(machine, state=state, gather_gb_s=_rate(row, "nccl_all_gather_gb_s", here))
         result = replace(result, state=state.name)
-    return replace(result, layout=layout, system=machine, constants=constants)
+    return replace(result, layout=layout, system=machine, constants=constants, software=preset)
 
 
 def _unpredictable(row: Mapping[str, str]) -> str:
@@ -221,22 +191,29 @@ def _tied(row: Mapping[str, str], here: str) -> bool:
     return _TIED[text]
 
 
-def _software(row: Mapping[str, str], here: str) -> dict[str, Any]:
-    """What rules and columns say of the software of a row: keys of `Training` and `Constants`."""
+def _software(row: Mapping[str, str], here: str) -> tuple[str, Constants, dict[str, Any]]:
+    """The preset of the software of a row, its constants and keys of `Training`, as rules and columns say."""
     rules = _rules()
     source = row["source"] if row["source"] in {rule["source"] for rule in rules} else ""
+    known = {**TRAINING_COLUMNS, **CONSTANT_COLUMNS}
     words: dict[str, str] = {}
     for rule in (*rules, row):
         if rule is row or (rule["source"] in (source, "*") and rule["note"] in row.get("note", "")):
-            words |= {key: rule[key] for key in SOFTWARE if rule.get(key)}
-    software = {}
+            words |= {key: rule[key] for key in ("software", *known) if rule.get(key)}
+    name = words.pop("software")
+    try:
+        preset = software(name)
+    except ScenarioError as error:
+        raise UsageError(f"{here}: software", error.problem, error.remedy) from None
+    cells: dict[str, Any] = {}
     for key, text in words.items():
         try:
-            software[key] = SOFTWARE[key](text)
+            cells[key] = known[key](text)
         except (KeyError, ValueError):
-            expected = _EXPECTED.get(SOFTWARE[key], "yes or no")
+            expected = _EXPECTED.get(known[key], "yes or no")
             raise UsageError(f"{here}: {key}", f'"{text}" is not {expected}', f"write {expected}, or nothing") from None
-    return software
+    constants = {key: cells.pop(key) for key in CONSTANT_COLUMNS if key in cells}
+    return name, replace(preset.constants, **constants), {**preset.keys, **cells}
 
 
 @cache

@@ -15,8 +15,9 @@ from astrasim_py.topology.hardware import ExpandedMemory, preset
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.memory import expand as expand_memory
 from astrasim_py.training.memory import peak_memory
-from astrasim_py.training.prices import SIMULATED, Prices
+from astrasim_py.training.prices import Prices
 from astrasim_py.training.recommendation import recommendation_memory
+from astrasim_py.training.software import software
 from astrasim_py.training.strategy import Layout, Training
 from astrasim_py.training.system import System, system
 
@@ -34,7 +35,7 @@ def layout(mp: int, zero: int = 2) -> Layout:
 
 def seconds(o: Layout, on: System = A100, rails: bool = True, beside: float = 0, policy: str = "uniform") -> float:
     """A step in closed form, with expanded memory of `beside` bytes a second."""
-    prices = Prices(on, constants=replace(SIMULATED, rails=rails))
+    prices = Prices(on, constants=replace(software("ideal").constants, rails=rails))
     if beside:
         more = ExpandedMemory(size=3 * 10**12, bandwidth=Fraction(beside), latency=0, policy=policy)
         local, rate = on.compute.memory, on.compute.memory_bandwidth

@@ -17,12 +17,15 @@ from astrasim_py.training import layers
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.layers import Comm, Op
 from astrasim_py.training.models import Model
-from astrasim_py.training.prices import SIMULATED, Constants, Prices, Transfer
+from astrasim_py.training.prices import Constants, Prices, Transfer
 from astrasim_py.training.rules import first_broken
+from astrasim_py.training.software import software
 from astrasim_py.training.strategy import Overlap, Training
 from astrasim_py.training.system import System, system, system_of
 from astrasim_py.training.terms import NO_GRADIENTS, Counts, Exchange, Gradients, Pass, Passes, StepTime, Terms
 from astrasim_py.training.traces import training_workload
+
+SIMULATED = software("ideal").constants
 
 #: A chip of round figures: 10^15 FLOP/s in 16 bits, twice that in 8, 10^12 bytes per second.
 PEAK = {"bf16": Fraction(10**15), "fp8": Fraction(2 * 10**15)}

@@ -10,10 +10,13 @@ import pytest
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.memory import peak_memory
-from astrasim_py.training.prices import SIMULATED, Constants, Prices
+from astrasim_py.training.prices import Constants, Prices
 from astrasim_py.training.schedules import SCHEDULES
+from astrasim_py.training.software import software
 from astrasim_py.training.strategy import Layout, Training
 from astrasim_py.training.system import System, system
+
+SIMULATED = software("ideal").constants
 
 MODELS = ("gpt3-20b", "llama3-8b", "mixtral-8x7b", "llama3-70b")
 #: Ranks, tp, pp, cp, ep.

@@ -18,11 +18,14 @@ from astrasim_py.core.errors import ScenarioError
 from astrasim_py.system.inlining import inline
 from astrasim_py.topology import shapes
 from astrasim_py.training.closed_form import step, terms
-from astrasim_py.training.prices import SIMULATED, Prices
+from astrasim_py.training.prices import Prices
+from astrasim_py.training.software import software
 from astrasim_py.training.strategy import Overlap
 from astrasim_py.training.system import system
 from astrasim_py.training.traces import training_workload
 from astrasim_py.verification.workloads import verify_workload
+
+SIMULATED = software("ideal").constants
 
 MOE = TINY | {"experts": 8, "topk": 2, "moe_ffn": 128, "shared_ffn": 128}
 PARTS = {"tp": "tiles", "dp": "buckets", "ep": "tiles"}
