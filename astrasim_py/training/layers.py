@@ -125,9 +125,10 @@ def logits(layout: Layouts) -> tuple[Item, ...]:
 
 def accumulation(layout: Layouts, kind: str) -> Op:
     """A layer's gradients are added up in fp32: 10 bytes for each parameter, where its weights have 2."""
-    block = "attn" if kind in ("dense", "moe", "mtp") else kind
-    params = sum(layer_params(layout, kind)) if layout.grad_element > layout.element else 0
-    return Op(name="accumulate", block=block, kind="elementwise", part="W", nbytes=10 * params)
+    ends = kind in ("embedding", "logits")  # both uses of a tied embedding add to its gradients
+    params = up(layout.model.vocab, layout.tp) * layout.model.hidden if ends else sum(layer_params(layout, kind))
+    nbytes = 10 * params if layout.grad_element > layout.element else 0
+    return Op(name="accumulate", block=kind if ends else "attn", kind="elementwise", part="W", nbytes=nbytes)
 
 
 def boundary(layout: Layouts) -> Numbers:

@@ -43,6 +43,7 @@ TRAINING_COLUMNS: dict[str, Callable[[str], Any]] = {
     "sp": YES_NO.__getitem__,
     "overlap": lambda text: {} if text == "none" else dict.fromkeys(text.split(), True),
     "grad_dtype": str,
+    "stage_cut": str,
     "fused_loss": YES_NO.__getitem__,
 }
 #: How columns are read that are fields of `Constants`.

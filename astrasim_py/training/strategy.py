@@ -154,6 +154,9 @@ class Training(StrictModel):
     schedule: Annotated[str, choice(*SCHEDULES)] | None = Field(
         default=None, description="order of passes; by default 1f1b, interleaved with chunks of layers"
     )
+    stage_cut: Annotated[str, choice("layers", "cost")] = Field(
+        default="layers", description="stages of equal numbers of layers, or of equal cost with the logits"
+    )
     overlap: Overlap = Field(default=Overlap(), description="communication that runs beside computation")
     dtype: Annotated[str, choice(*ELEMENT)] = Field(default="bf16", description="of matrix products")
     attention: Annotated[str, choice(*ATTENTIONS)] = Field(
@@ -185,6 +188,9 @@ class Training(StrictModel):
         for key in ("zero_group", "zero_copies"):
             if getattr(self, key) and not self.zero:
                 raise wrong(f"{key} without zero", "write zero: 1, or drop it", (key,))
+        if self.stage_cut == "cost" and (self.model.experts or (self.vp or 1) > 1 or self.schedule == "zbv"):
+            problem = "cost cuts dense models into one chunk for each pipeline rank"
+            raise wrong(problem, "write layers", ("stage_cut",))
         if self.routing.kind != "balanced" and not self.model.experts:
             raise wrong("routing for a model without experts", "drop it", ("routing", "@key"))
 
@@ -270,6 +276,7 @@ class Layout(Generic[N]):
     element: int = 2
     grad_element: int = 2
     schedule: str = "1f1b"
+    stage_cut: str = "layers"
     overlap: Overlap = Overlap()
     dtype: str = "bf16"
     attention: str = "auto"
@@ -315,6 +322,18 @@ class Layout(Generic[N]):
         base = (layers + 2 * uneven) // stages
         return base, layers + 2 * uneven - base * stages, uneven
 
+    def _cost_end(self: "Layouts", stage: Numbers) -> Numbers:
+        """Layers up to the end of a stage where stages are cut by cost, as in nanotron.
+
+        The sum of costs is cut into p equal parts: 4 h² + 3 f h of a layer, V h of the logits. The layer that crosses a
+        cut is the last of its stage.
+        """
+        model = self.model
+        layer = 4 * model.hidden * model.hidden + 3 * model.ffn * model.hidden
+        total = model.layers * layer + model.vocab * model.hidden
+        end = np.minimum(-(-(stage + 1) * total // (self.pp * layer)), model.layers)
+        return plain(np.where(np.asarray(stage) >= self.pp - 1, model.layers, np.where(np.asarray(stage) < 0, 0, end)))
+
     @cached_property
     def dense_stages(self: "Layouts") -> tuple[Numbers, ...]:
         """Pipeline rank of each of the first dense layers of a model with experts."""
@@ -322,6 +341,9 @@ class Layout(Generic[N]):
 
     def stage_layers(self: "Layouts", stage: Numbers) -> tuple[Numbers, Numbers]:
         """Dense and MoE layers of a pipeline rank, all its chunks together."""
+        if self.stage_cut == "cost":
+            total = self._cost_end(stage) - self._cost_end(stage - 1)
+            return total, 0 * total
         p, v = self.pp, self.vp
         base, left, uneven = self.shares
         first, last = (stage == 0) * uneven, (stage == p - 1) * uneven
@@ -336,6 +358,8 @@ class Layout(Generic[N]):
 
     def chunk_layers(self: "Layout[int]", stage: int, chunk: int) -> range:
         """Layers of one chunk of a pipeline rank, for plain numbers."""
+        if self.stage_cut == "cost":
+            return range(int(self._cost_end(stage - 1)), int(self._cost_end(stage)))
         base, left, uneven = map(int, self.shares)
         virtual = virtual_stage(self.schedule, self.pp, stage, chunk)
         ends = (k * base + min(k, left) - uneven for k in (virtual, virtual + 1))
