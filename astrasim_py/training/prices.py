@@ -61,7 +61,7 @@ class Constants:
     )
     nvlink: float = 0.75
     memory: float = 0.80
-    elementwise: float = 1.0  # scale of the bytes of such operations: 1 fused, about 1.7 one kernel per operation
+    elementwise: float = 1.0  # scale of the bytes of such operations in layers: 1 fused, 1.7 a kernel for each
     host_layer: float = 0.9e-3
     host_moe: float = 0.5e-3
     host_expert: float = 0.11e-3
@@ -150,7 +150,8 @@ class Prices:
         """
         system, rate = self.system, float(self.system.compute.memory_bandwidth) * self.constants.memory
         if op.kind == "elementwise":
-            return 0.0, op.nbytes * (self.constants.elementwise / rate)
+            scaled = op.block in _LOW_PRECISION and op.name != "accumulate"
+            return 0.0, op.nbytes * ((self.constants.elementwise if scaled else 1.0) / rate)
         usual = "fp32" if self.dtype == "fp32" else "bf16"
         if op.kind == "attention":
             return op.flops / (system.peak(usual) * self.attention_efficiency()), op.nbytes / rate
@@ -245,8 +246,8 @@ class Prices:
     def delay_seconds(self, layout: Layouts, comm: Comm) -> float | np.ndarray:
         """Seconds that software takes for a collective, beside its messages: those of `transfers` have it.
 
-        Rings: the latency of the state for each step. All-reduce of gradients between nodes: trees. Gradients and
-        weights go in messages of `Constants.bucket` bytes, and are slower on a degraded fabric. Tensor parallel ones
+        Rings: the latency of the state for each step. All-reduce between nodes: trees, that of gradients slower on a
+        degraded fabric. Gradients and weights go in messages of `Constants.bucket` bytes. Tensor parallel collectives
         are in the host's launches; see `launched_seconds`.
         """
         state = self.system.state
@@ -262,10 +263,10 @@ class Prices:
         steps = np.where(crosses, nodes * state.ring[1] + (members - nodes) * state.ring[0], members * state.ring[0])
         seconds = passes * steps
         if comm.collective == "all_reduce" and state.tree is not None:
-            seconds = np.where(crosses, state.tree * np.log2(np.maximum(nodes, 2)), seconds)
+            slower = self._slowdown(layout, comm.group) if comm.group in _STREAMS else 1.0
+            seconds = np.where(crosses, state.tree * slower * np.log2(np.maximum(nodes, 2)), seconds)
         calls = np.sign(size)
         if comm.group in _STREAMS:
-            seconds = seconds * np.where(crosses, self._slowdown(layout, comm.group), 1.0)
             calls = np.maximum(size / self.constants.bucket, calls) if self.constants.bucket else calls
         return calls * seconds
 
