@@ -1,6 +1,7 @@
 """`measured validate training`: errors of closed forms against published step times, and what bad tables are told."""
 
 import csv
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -16,7 +17,7 @@ from astrasim_py.training.machine_states import state_of
 from astrasim_py.training.software import software, software_names
 from astrasim_py.validation.training_classes import classes, measured_mfu
 from astrasim_py.validation.training_errors import FITTED, compare, fit, predict
-from astrasim_py.validation.training_rows import GPUS, REQUIRED, RULES, read_rows
+from astrasim_py.validation.training_rows import GPUS, REQUIRED, RULES, TrainingRow, read_rows
 
 GOOD = {
     "id": "r0", "source": "somebody", "model": "llama3-8b", "layers": "32", "hidden": "4096", "ffn": "14336",
@@ -221,7 +222,7 @@ def test_a_fit_starts_at_the_constants_of_its_source(tmp_path):
     fitted = fit(met, np.arange(1))
     assert fitted["host"] == 1.0
     assert {key: fitted[key] for key in ("gemm", "nic")} == {key: getattr(constants, key) for key in ("gemm", "nic")}
-    assert constants.gemm == 1.21
+    assert constants.gemm == software("nanotron").constants.gemm != 1.0
 
 
 def test_errors_are_told_by_nodes_tp_mfu_and_state(tmp_path, capsys):
@@ -324,13 +325,21 @@ def test_rows_of_degraded_machines_are_predicted_slower(tmp_path):
     assert degraded > sound == unknown
 
 
+def seen(row: TrainingRow) -> bool:
+    """Whether the fit of nanotron's constants and of the states of H100 machines saw the configuration of a row."""
+    assert row.layout is not None
+    shape = row.layout.model.hidden, row.layout.model.layers, row.layout.tp, row.layout.pp, row.layout.dp
+    return hashlib.sha256(repr(shape).encode()).digest()[0] % 2 == 1
+
+
 @pytest.mark.slow
-def test_runs_on_8_to_512_gpus_are_met_as_documented(golden):
-    """The constants saw these rows: that is a check of the documented figures, no evidence of the model."""
-    report = compare(read_rows(golden / "training" / "nanotron_public.csv"))
-    assert report.total.cases == 617
-    assert report.total.median_rel_error <= 0.095
-    assert all(errors.median_rel_error <= 0.2 for errors in report.classes["nodes"])
+def test_runs_on_8_to_512_gpus_that_no_constant_saw_are_met_as_documented(golden):
+    rows = [row for row in read_rows(golden / "training" / "nanotron_public.csv") if not row.problem]
+    report = compare([row for row in rows if not seen(row)])
+    assert (len(rows), report.total.cases) == (617, 319)
+    assert report.total.median_rel_error <= 0.06
+    assert report.total.p90_rel_error <= 0.23
+    assert all(errors.median_rel_error <= 0.16 for errors in report.classes["nodes"])
     assert [errors.group for errors in report.classes["state"]] == ["sound", "degraded"]
 
 
