@@ -21,6 +21,8 @@ Amount = int | np.ndarray
 
 #: Stream of computation and of its dependencies.
 COMPUTE = "compute"
+#: Stream of the host's launches.
+HOST = "host"
 #: `slot_kind` of nodes that hold nothing.
 NO_SLOT = 0
 _PS_PER_US = 10**6
@@ -80,9 +82,21 @@ class Block:
             others["duration_ps"] = time_ps
         return self.add(NodeType.COMP, name, **others)
 
+    def wait(self, name: str, time_ps: int, **others: Any) -> int:
+        """Add a node that takes time and holds nothing."""
+        return self.compute(name, flops=0, nbytes=0, time_ps=time_ps, **{"stream": None, "slot_kind": NO_SLOT} | others)
+
     def mark(self, name: str, **others: Any) -> int:
         """Add a node of no time that holds nothing."""
-        return self.compute(name, flops=0, nbytes=0, time_ps=0, **{"stream": None, "slot_kind": NO_SLOT} | others)
+        return self.wait(name, 0, **others)
+
+    def beside(self, row: int, name: str, time_ps: int, **others: Any) -> int:
+        """Add a node that takes time, holds nothing, and waits for what the node of a row waits for."""
+        node = self.rows[row]
+        behind = (*([node["stream"]] if node["stream"] else ()), *node["behind"])
+        after = [before for child, before in self.edges if child == row]
+        where = {"after": after, "behind": behind, "as_of": row - node["back"], "lane": node["lane"]}
+        return self.wait(name, time_ps, **where | others)
 
     def collective(self, name: str, kind: str, size: Amount, group: str | None, members: int, **others: Any) -> int:
         """Add a collective of `size` bytes, the full buffer, on a role's group of `members` ranks; None: on all."""

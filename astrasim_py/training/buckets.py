@@ -2,16 +2,25 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any, Protocol
 
 from astrasim_py.training.assembly import Block
 from astrasim_py.training.lanes import Lane, Unit, weights_group, weights_of
 from astrasim_py.training.layers import Comm, Op
 
 
+class CollectiveWriter(Protocol):
+    """What adds collectives, and what software takes for them, to a block."""
+
+    def collective(self, to: Block, unit: Unit, comm: Comm, name: str = "", **others: Any) -> int: ...
+
+    def delay(self, to: Block, unit: Unit, comm: Comm, name: str = "", **others: Any) -> list[int]: ...
+
+
 class Buckets:
     """Collectives on parameters or gradients, joined up to a size.
 
-    `comms`: those of each unit. `collective`: adds one to the block. `parts`: into how many parts a collective of a
+    `comms`: those of each unit. `writer`: adds one to the block. `parts`: into how many parts a collective of a
     group is cut, where computation uses parts.
     """
 
@@ -20,10 +29,10 @@ class Buckets:
         block: Block,
         comms: Mapping[Unit, tuple[Comm, ...]],
         size: int,
-        collective: Callable[..., int],
+        writer: CollectiveWriter,
         parts: Callable[[str], int] | None = None,
     ) -> None:
-        self.block, self.comms, self.size, self.collective, self.parts = block, comms, size, collective, parts
+        self.block, self.comms, self.size, self.writer, self.parts = block, comms, size, writer, parts
         self.open: dict[tuple, list[tuple[Unit, Comm]]] = {}
         self.others: dict[tuple, dict] = {}
         self.rows: dict[tuple[Unit, str], int] = {}
@@ -56,11 +65,15 @@ class Buckets:
         name, others = f"{label}.{comm.name}", self.others[key]
         if self.parts is not None and comm.name == "gradients":
             marks = self._marks(bucket, name, self.parts(key[0]), others["lane"])
-            row = self.collective(self.block.collective, bucket[0][0], comm, name, **others | {"after": marks})
+            row = self.writer.collective(
+                self.block, bucket[0][0], comm, name, in_parts=True, **others | {"after": marks}
+            )
             for mark in marks:
                 self.block.rows[mark]["produces"] = row
+            stream = {"stream": others["stream"], "lane": others["lane"]}
+            self.writer.delay(self.block, bucket[0][0], comm, name, after=[row], **stream)
         else:
-            row = self.collective(self.block.collective, bucket[0][0], comm, name, **others)
+            row = self.writer.collective(self.block, bucket[0][0], comm, name, **others)
         self.rows |= {(unit, key[0]): row for unit, _ in bucket}
 
     def _marks(self, bucket: list[tuple[Unit, Comm]], name: str, parts: int, lane: int) -> list[int]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from astrasim_py.training.assembly import COMPUTE, Block
-from astrasim_py.training.layers import Op
+from astrasim_py.training.layers import ACCUMULATE, Op
 from astrasim_py.training.schedules import virtual_stage
 from astrasim_py.training.strategy import Layout
 
@@ -65,6 +65,10 @@ class Lane:
         """Add a collective that the rank waits for, unless its stream is another."""
         return self._add(self.block.collective, *args, **({"stream": COMPUTE} | others))
 
+    def wait(self, *args: Any, **others: Any) -> int:
+        """Add a node that takes time in the stream of computation, unless its stream is another."""
+        return self._add(self.block.wait, *args, **({"stream": COMPUTE} | others))
+
     def first(self) -> tuple[str, ...]:
         """Streams that the first node of a pass waits for; no other does."""
         streams, self.behind = self.behind, ()
@@ -73,7 +77,7 @@ class Lane:
     def made(self, unit: Unit, ops: Iterable[Op], row: int) -> None:
         """Note what gradients of weights a node makes."""
         for op in ops:
-            if op.part == "W":
+            if op.part == "W" and op.name != ACCUMULATE:
                 self.gradients.setdefault((unit, weights_group(op)), []).append((weights_of(op), row))
 
     def _add(self, add: Callable[..., int], *args: Any, behind: tuple[str, ...] = (), **others: Any) -> int:

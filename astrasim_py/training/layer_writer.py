@@ -4,10 +4,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from astrasim_py.training.assembly import COMPUTE, Amount
+from astrasim_py.training.assembly import COMPUTE, Amount, Block
 from astrasim_py.training.buckets import Weights
 from astrasim_py.training.lanes import Lane, Unit, chunks_of
-from astrasim_py.training.layers import Comm, Item, Op, backward, embedding, forward, logits
+from astrasim_py.training.layers import Comm, Item, Op, backward, embedding, forward, logits, recomputed
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.routing import Routes
 from astrasim_py.training.runs import NodeOps, runs_of
@@ -59,6 +59,8 @@ class LayerWriter:
         by_parts = kinds if self.by_weights and layout.zero == 3 else {}
         self.weights = {kind: Weights(self._items(unit), self.parts) for kind, unit in by_parts.items()}
         self.priced: dict[tuple, Price] = {}
+        self.delays: dict[Comm, int] = {}
+        self.launched: dict[tuple[str, bool, int], int] = {}
 
     def parts(self, role: str) -> int:
         """Parts of a collective of a role's groups."""
@@ -127,11 +129,11 @@ class LayerWriter:
         later: list[int] = []
         for comm in run.before:
             if comm.group in self.cut:
-                row = self.collective(lane.collective, unit, comm, stream=comm.group, after=tail)
+                row = self.collective(lane, unit, comm, stream=comm.group, after=tail)
                 (later if comm.part == "W" else brought).append(row)
                 last = [row]
             else:
-                tail = last = [self.collective(lane.collective, unit, comm, after=last)]
+                tail = last = [self.collective(lane, unit, comm, after=last)]
         if run.ring:
             return self._after(lane, unit, run, self._ring(lane, unit, run, run.ring, tail))
         sent: list[int] = []
@@ -145,17 +147,20 @@ class LayerWriter:
                 lane.made(unit, segment.ops, tail[0])
             brought = []
             if segment.produces:
-                sent += [
-                    self.collective(lane.collective, unit, comm, stream=comm.group, after=tail) for comm in run.after
+                calls = [
+                    self.collective(lane, unit, comm, stream=comm.group, after=tail, in_parts=True)
+                    for comm in run.after
                 ]
                 for tile in tail:
-                    lane.block.rows[tile]["produces"] = sent[0]
+                    lane.block.rows[tile]["produces"] = calls[0]
+                for comm, row in zip(run.after, calls, strict=True):
+                    sent += self.delay(lane, unit, comm, stream=comm.group, after=[row]) or [row]
         return [*tail, *sent] if sent else self._after(lane, unit, run, tail)
 
     def _after(self, lane: Lane, unit: Unit, run: NodeOps, tail: list[int]) -> list[int]:
         """The collectives after a run, one after the other."""
         for comm in run.after:
-            tail = [self.collective(lane.collective, unit, comm, after=tail)]
+            tail = [self.collective(lane, unit, comm, after=tail)]
         return tail
 
     def _in_pieces(self, run: NodeOps) -> bool:
@@ -187,19 +192,17 @@ class LayerWriter:
 
     def _pieces(self, lane: Lane, unit: Unit, run: NodeOps) -> list[int]:
         """A computation in pieces, each of which runs beside the collectives of the one before it."""
-        tail, row, of_tp = lane.tail, -1, {"stream": "tp"}
+        tail, row = lane.tail, -1
+        of_tp: dict[str, Any] = {"stream": "tp"}
         gathers = [
-            [
-                self.collective(lane.collective, unit, comm, piece=(i, PIECES), after=tail, **of_tp)
-                for comm in run.before
-            ]
+            [self.collective(lane, unit, comm, piece=(i, PIECES), after=tail, **of_tp) for comm in run.before]
             for i in range(PIECES)
         ]
         for i in range(PIECES):
             after = [*tail, *gathers[i]]
             row = self.compute(lane.compute, unit, run.segments[0], piece=(i, PIECES), after=after)
             for comm in run.after:
-                self.collective(lane.collective, unit, comm, piece=(i, PIECES), after=[row], **of_tp)
+                self.collective(lane, unit, comm, piece=(i, PIECES), after=[row], **of_tp)
         lane.made(unit, run.ops, row)
         return list(dict.fromkeys([row, len(lane.block.rows) - 1]))
 
@@ -212,7 +215,8 @@ class LayerWriter:
         for step in range(1, layout.cp):
             common = self._message(lane, unit, comm, step)
             name, size = f"{unit.label}.{comm.name}.{SUFFIX[PHASES[comm.part]]}.{step}", int(comm.size)
-            block.send(f"send {name}", size, self.rank, to, after=arrived, **common)
+            ready = self.delay(lane, unit, comm, f"send {name}", stream=None, after=arrived) or arrived
+            block.send(f"send {name}", size, self.rank, to, after=ready, **common)
             row = block.receive(f"receive {name}", size, self.rank, source, stream="receive kv", **common)
             arrived = [row]
             last = self.compute(lane.compute, unit, run.segments[0], piece=(step, layout.cp), after=[last, row])
@@ -222,7 +226,7 @@ class LayerWriter:
         """An all-to-all of experts: a collective, or messages where its blocks are unequal."""
         if self.routes is None:
             stream = None if self.layout.overlap.ep else COMPUTE
-            return [self.collective(lane.collective, unit, comm, stream=stream, after=lane.tail)]
+            return [self.collective(lane, unit, comm, stream=stream, after=lane.tail)]
         block, layout, behind = lane.block, self.layout, lane.first()
         outward = (comm.name == "dispatch") == (comm.part in ("F", "R"))
         table = self.routes.rows(unit.layer)
@@ -230,6 +234,8 @@ class LayerWriter:
         common = self._message(lane, unit, comm, layout.cp + (not outward))
         name = f"{unit.label}.{comm.name}.{SUFFIX[PHASES[comm.part]]}"
         me, rows, tail = self.expert, [], lane.tail
+        if delay := self.delay(lane, unit, comm, stream=None, after=tail, behind=behind):
+            tail, behind = delay, ()
         for step in range(1, layout.ep):
             to, source = (me + step) % layout.ep, (me - step) % layout.ep
             out = table[:, me, to] if outward else table[:, to, me]
@@ -312,27 +318,61 @@ class LayerWriter:
 
     def collective(
         self,
-        add: Callable[..., int],
+        to: Lane | Block,
         unit: Unit,
         comm: Comm,
         name: str = "",
         piece: tuple[int, int] = (0, 1),
+        *,
+        in_parts: bool = False,
         **others: Any,
     ) -> int:
-        """A collective, or one of several equal pieces of it."""
-        phase = PHASES[comm.part]
-        label = comm.block if unit.layer < 0 else f"{unit.label}.{comm.block}"
-        name = f"{name or f'{label}.{SUFFIX[phase]}'}.{comm.collective}" + (f".{piece[0]}" if piece[1] > 1 else "")
+        """A collective, or one of several equal pieces of it, after what software takes for it, unless the input comes
+        in parts, which `delay` would hold up.
+        """
+        if not in_parts:
+            where = {key: others[key] for key in ("stream", "lane", "after", "behind", "as_of") if key in others}
+            if delay := self.delay(to, unit, comm, name, **where):
+                others = {key: value for key, value in others.items() if key not in ("behind", "as_of")}
+                others["after"] = delay
         size: Amount = int(comm.size)
         if self.routes is not None and comm.group == "etp":  # rows of the experts of this rank
             size = self.routes.share(int(comm.size), unit.layer, self.expert)
-        columns = unit.columns | {"phase": phase} | others
-        return add(name, comm.collective, _part(size, *piece), comm.group, self.sizes[comm.group], **columns)
+        label = _name_of(unit, comm, name) + (f".{piece[0]}" if piece[1] > 1 else "")
+        columns = unit.columns | {"phase": PHASES[comm.part]} | others
+        return to.collective(label, comm.collective, _part(size, *piece), comm.group, self.sizes[comm.group], **columns)
+
+    def delay(self, to: Lane | Block, unit: Unit, comm: Comm, name: str = "", **others: Any) -> list[int]:
+        """What software takes for a collective beside its messages; nothing where that is no time."""
+        if comm not in self.delays:
+            self.delays[comm] = 0 if self.prices is None else self.prices.delay_ps(self.layout, comm)
+        if not self.delays[comm]:
+            return []
+        columns = unit.columns | {"phase": PHASES[comm.part]} | others
+        return [to.wait(f"{_name_of(unit, comm, name)}.delay", self.delays[comm], **columns)]
+
+    def host_ps(self, unit: Unit, step: int) -> int:
+        """Picoseconds in which the host launches a pass through a unit, with the latencies of its collectives."""
+        if self.prices is None:
+            return 0
+        key = unit.kind, unit.wide, step
+        if key not in self.launched:
+            passes = 1.0
+            if step == BACKWARD:  # weight gradients that are computed apart have launches of their own
+                passes += (not self.split) + float(recomputed(self.layout))
+            self.launched[key] = self.prices.host_ps(self.layout, unit.kind, self._items(unit, step), passes)
+        return self.launched[key]
 
 
 def _part(value: Amount, index: int, pieces: int) -> Amount:
     """Part `index` of a number or array that is cut into `pieces`, as equal as can be."""
     return value * (index + 1) // pieces - value * index // pieces
+
+
+def _name_of(unit: Unit, comm: Comm, name: str) -> str:
+    """Name of a collective that may have another one for its layer and pass."""
+    label = comm.block if unit.layer < 0 else f"{unit.label}.{comm.block}"
+    return f"{name or f'{label}.{SUFFIX[PHASES[comm.part]]}'}.{comm.collective}"
 
 
 def _shared(run: NodeOps | Comm) -> bool:

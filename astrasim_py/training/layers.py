@@ -16,6 +16,8 @@ from astrasim_py.training.strategy import RECOMPUTE, Layouts, Numbers, plain
 
 #: Passes that an operation belongs to: forward, input gradient, weight gradient, recomputation, optimizer.
 PARTS = ("F", "I", "W", "R", "O")
+#: Name of the operations that add up gradients in fp32.
+ACCUMULATE = "accumulate"
 #: Thousandths of the matrix products, attention cores, element-wise operations and communication that are repeated.
 _AGAIN = {
     "none": (0, 0, 0, 0),
@@ -128,7 +130,7 @@ def accumulation(layout: Layouts, kind: str) -> Op:
     ends = kind in ("embedding", "logits")  # both uses of a tied embedding add to its gradients
     params = up(layout.model.vocab, layout.tp) * layout.model.hidden if ends else sum(layer_params(layout, kind))
     nbytes = 10 * params if layout.grad_element > layout.element else 0
-    return Op(name="accumulate", block=kind if ends else "attn", kind="elementwise", part="W", nbytes=nbytes)
+    return Op(name=ACCUMULATE, block=kind if ends else "attn", kind="elementwise", part="W", nbytes=nbytes)
 
 
 def boundary(layout: Layouts) -> Numbers:

@@ -4,7 +4,7 @@ Sources of the constants: vendors' peaks; the rest is fitted to published traini
 cause, and `Constants` says which. `python -m astrasim_py measured validate training` shows how well they do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.training.layers import Comm, Op, up
+from astrasim_py.training.layers import Comm, Item, Op, up
 from astrasim_py.training.memory import Expansion
 from astrasim_py.training.network import NetworkCosts
 from astrasim_py.training.strategy import Layouts, Numbers
@@ -236,10 +236,10 @@ class Prices:
 
         def transfer(comm: Comm) -> Transfer:
             sent = on_links(comm)
-            if comm.group in _STREAMS and self.system.state is not None:
-                slower = self._slowdown(layout, comm.group)
-                sent = sent._replace(far=sent.far * slower)
-            return sent._replace(latency=sent.latency + self.delay_seconds(layout, comm))
+            if comm.group in _STREAMS and self.system.state is not None and self.network is None:
+                sent = sent._replace(far=sent.far * self._slowdown(layout, comm.group))
+            slow = 0.0 if self.network is None else self.slow_seconds(layout, comm)
+            return sent._replace(latency=sent.latency + self.delay_seconds(layout, comm) + slow)
 
         return transfer
 
@@ -247,8 +247,9 @@ class Prices:
         """Seconds that software takes for a collective, beside its messages: those of `transfers` have it.
 
         Rings: the latency of the state for each step. All-reduce between nodes: trees, that of gradients slower on a
-        degraded fabric. Gradients and weights go in messages of `Constants.bucket` bytes. Tensor parallel collectives
-        are in the host's launches; see `launched_seconds`.
+        degraded fabric. Gradients and weights go in messages of the layout's bucket, else of `Constants.bucket` bytes,
+        and a part of one counts as a part: the sum over layers is the same whichever share messages. Tensor parallel
+        collectives are in the host's launches; see `launched_seconds`.
         """
         state = self.system.state
         if state is None or comm.group == "tp":
@@ -267,8 +268,39 @@ class Prices:
             seconds = np.where(crosses, state.tree * slower * np.log2(np.maximum(nodes, 2)), seconds)
         calls = np.sign(size)
         if comm.group in _STREAMS:
-            calls = np.maximum(size / self.constants.bucket, calls) if self.constants.bucket else calls
+            bucket = layout.bucket or self.constants.bucket
+            calls = size / bucket if bucket else calls
         return calls * seconds
+
+    def slow_seconds(self, layout: Layouts, comm: Comm) -> float | np.ndarray:
+        """Seconds that a degraded fabric adds to the bytes of a collective on links at their usual rates."""
+        if comm.group not in _STREAMS or self.system.state is None:
+            return 0.0
+        members, _, _, _, far, _ = self._group(*_ROLES[comm.group](layout))
+        passes = 2 if comm.collective == "all_reduce" else 1
+        slower = self._slowdown(layout, comm.group)
+        return (slower - 1) * passes * comm.size * ((members - 1) / members) * far / self.constants.nic
+
+    def delay_ps(self, layout: Layouts, comm: Comm) -> int:
+        """Picoseconds of a node before a collective: all that the links of the network do not take."""
+        return round(float(self.delay_seconds(layout, comm) + self.slow_seconds(layout, comm)) * PS_PER_S)
+
+    def message_delay_ps(self, layout: Layouts) -> int:
+        """Picoseconds of a node before a message to another pipeline stage."""
+        return round(float(self.message_delay(layout.ranks > self.system.node)) * PS_PER_S)
+
+    def host_ps(self, layout: Layouts, kind: str, items: Iterable[Item], passes: float) -> int:
+        """Picoseconds in which the host launches `passes` forward passes through a layer, with the latencies of tensor
+        parallel collectives among the items. Embedding and logits have the latencies alone.
+        """
+        layers = 0.0 if kind in ("embedding", "logits") else passes
+        host = self.constants.host * layers * self.host_seconds(layout, kind)
+        comms = (item for item in items if isinstance(item, Comm) and item.group == "tp")
+        return round(float(host + sum(self.launched_seconds(layout, comm) for comm in comms)) * PS_PER_S)
+
+    def fixed_ps(self, layout: Layouts) -> int:
+        """Picoseconds of an iteration beside computation and communication."""
+        return round(float(self.fixed_seconds(layout)) * PS_PER_S)
 
     def _slowdown(self, layout: Layouts, role: str) -> float | np.ndarray:
         """How many times as long a role's groups take between nodes as on a sound machine."""

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrasim_py.training.assembly import COMPUTE, Block
+from astrasim_py.training.assembly import COMPUTE, HOST, Block
 from astrasim_py.training.buckets import Buckets, part_stream
 from astrasim_py.training.lanes import Lane, Unit
-from astrasim_py.training.layer_writer import SUFFIX, LayerWriter
+from astrasim_py.training.layer_writer import PHASES, SUFFIX, LayerWriter
 from astrasim_py.training.layers import Comm, boundary, gradient_comms, optimizer
 from astrasim_py.training.runs import NodeOps
 from astrasim_py.training.schedules import BACKWARD, FORWARD, WEIGHT, virtual_stage
@@ -100,22 +100,25 @@ class Stage:
         units = [unit for units in self.chunks for unit in units]
         if not self.layout.overlap.dp:
             for unit in reversed(units):
-                buckets.add(unit, "W", "iteration", stream=COMPUTE)
+                buckets.add(unit, "W", "iteration", stream=COMPUTE, behind=(HOST,))
             buckets.close()
         op = optimizer(self.layout, self.stage)
         if op.there:
             segment = Segment.whole([op], "optimizer")
-            self.writer.compute(block.compute, Unit("optimizer"), segment, behind=("dp", "tie"))
+            self.writer.compute(block.compute, Unit("optimizer"), segment, behind=("dp", "tie", HOST))
         if self.gather == "end":
             for unit in units:
                 buckets.add(unit, "F", "iteration", stream="dp", behind=(COMPUTE,))
             buckets.close()
+        prices = self.writer.prices
+        if prices is not None and (fixed := prices.fixed_ps(self.layout)):
+            block.wait("iteration.step", fixed, stream=COMPUTE, behind=("dp", "tie", HOST), phase=PHASES["O"])
         return block
 
     def buckets(self, block: Block, *, by_parts: bool = False) -> Buckets:
         """Buckets of a block. `by_parts`: gradients leave by parts, if the layout has that."""
         parts = self.writer.parts if by_parts and self.writer.by_weights else None
-        return Buckets(block, self.comms, self.layout.bucket or 0, self.writer.collective, parts)
+        return Buckets(block, self.comms, self.layout.bucket or 0, self.writer, parts)
 
     def ahead(self, block: Block, unit: Unit, kind: int, lane: int, **others: Any) -> None:
         """ZeRO 3: gather the parameters of the next layer when this one starts."""
@@ -124,7 +127,7 @@ class Stage:
             if comm.when == "microbatch" and comm.part == ("F" if kind == FORWARD else "I"):
                 where: dict[str, Any] = {"stream": "dp", "marks": "gather", "behind": (COMPUTE,), "lane": lane}
                 name = f"{unit.label}.{comm.name}"
-                row = writer.collective(block.collective, unit, comm, name, **(where | others))
+                row = writer.collective(block, unit, comm, name, **(where | others))
                 parts = writer.parts(comm.group) if writer.weights else 0
                 for part in range(parts):
                     where = {"after": [row], "marks": part_stream(comm.group, part), "lane": lane}
@@ -149,6 +152,8 @@ class LanePass:
         self.place = -1  # of the layer that is being written
         self.runs: deque[NodeOps | Comm] = deque()
         self.begin, self.received = 0, lane.tail
+        self.launches = 0  # picoseconds of those of the layer that have no node yet
+        self.host: list[int] = []  # their node
 
     def step(self) -> bool:
         """Write on to the next all-to-all; whether there was one, or the pass is done."""
@@ -156,7 +161,10 @@ class LanePass:
             self._message(arrives=True)
         while True:
             if self.place >= 0:
-                if self.stage.writer.write(self.lane, self.units[self.place], self.runs):
+                more = self.stage.writer.write(self.lane, self.units[self.place], self.runs)
+                if self.launches:
+                    self._launch(self.units[self.place])
+                if more:
                     return True
                 self._leave(self.units[self.place])
             self.place += 1
@@ -172,24 +180,34 @@ class LanePass:
         stage, lane, kind = self.stage, self.lane, self.key.kind
         self.begin, self.received = len(lane.block.rows), lane.tail
         gathers = stage.layout.zero == 3 and kind != WEIGHT and not stage.writer.weights
-        lane.behind = (*("tp",) * (not self.place), *("gather",) * gathers, *stage.waits(unit))
+        first = ("tp",) if lane.number else ("tp", HOST)  # the other lane has waited for launches of earlier passes
+        lane.behind = (*first * (not self.place), *("gather",) * gathers, *stage.waits(unit))
+        self.launches, self.host = stage.writer.host_ps(unit, kind), []
         self.runs = deque(stage.writer.runs[unit.kind, unit.wide, kind])
+
+    def _launch(self, unit: Unit) -> None:
+        """The host's launches of the layer that has begun, beside it."""
+        name, columns = f"{unit.label}.{HOST}.{SUFFIX[self.key.kind]}", unit.columns | {"phase": self.key.kind}
+        self.host = [self.lane.block.beside(self.begin, name, self.launches, stream=HOST, **columns)]
+        self.launches = 0
 
     def _leave(self, unit: Unit) -> None:
         """What comes with the end of a layer: gathered parameters of the next one, and reduced gradients."""
         stage, lane, kind = self.stage, self.lane, self.key.kind
+        lane.tail = [*lane.tail, *self.host]
         stage.give(lane, unit)
         if self.key.first and stage.gather == "start":
             needs = [comm for comm in stage.comms[unit] if comm.part == "F" and comm.when == "iteration"]
-            lane.block.needs += [(self.begin, ("parameters", unit, comm.group)) for comm in needs]
+            first = self.begin, *self.host
+            lane.block.needs += [(row, ("parameters", unit, comm.group)) for comm in needs for row in first]
         if stage.layout.zero == 3 and kind != WEIGHT and self.place < len(self.following):
             following, way, number = self.following[self.place]
             stage.ahead(lane.block, following, way, number, as_of=self.begin, after=self.received)
         if kind != stage.ends:
             return
-        waits = {"stream": "dp", "after": lane.tail} if self.overlaps else {"stream": COMPUTE}
+        stream, after = ("dp", lane.tail) if self.overlaps else (COMPUTE, self.host)
         for when in ("microbatch",) + (("iteration",) if self.key.last and stage.layout.overlap.dp else ()):
-            self.buckets.add(unit, "W", when, lane=lane, **waits)
+            self.buckets.add(unit, "W", when, lane=lane, stream=stream, after=after)
 
     def _message(self, *, arrives: bool) -> None:
         """The receive before a pass or the send after it, if the neighbour is another rank."""
@@ -209,8 +227,12 @@ class LanePass:
             stream = f"receive {SUFFIX[kind]}"
             lane.tail = [lane.block.receive(f"receive {suffix}", size, rank, peer, stream=stream, **common)]
         else:
-            common["stream"] = None if layout.overlap.pp else COMPUTE
-            lane.block.send(f"send {suffix}", size, rank, peer, after=lane.tail, **common)
+            common["stream"], after = None if layout.overlap.pp else COMPUTE, lane.tail
+            prices = self.stage.writer.prices
+            if prices is not None and (delay := prices.message_delay_ps(layout)):
+                columns = {key: common[key] for key in ("stream", "phase", "lane")}
+                after = [lane.block.wait(f"send {suffix}.delay", delay, after=after, **columns)]
+            lane.block.send(f"send {suffix}", size, rank, peer, after=after, **common)
 
 
 def _holder(layout: Layout[int], virtual: int) -> int:

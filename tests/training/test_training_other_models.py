@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from worlds.training import TINY, ByHand, ByWork, fast, layout_of, run, whole
+from worlds.training import TINY, ByHand, ByWork, GpuAlone, fast, layout_of, run, whole
 
 from astrasim_py.chakra.lint import lint
 from astrasim_py.chakra.schema import MISSING, NodeType
@@ -28,7 +28,7 @@ def full(ranks: int):
     return shapes.FullyConnected(npus=ranks, bandwidth=Fraction(10**10), latency=1_000_000).build()
 
 
-class Scaled:
+class Scaled(GpuAlone):
     """Each of the named nodes so many times longer."""
 
     def __init__(self, **factors: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,7 +15,7 @@ from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.topology.model import Topology
-from astrasim_py.training.layers import Op
+from astrasim_py.training.layers import Comm, Item, Op
 from astrasim_py.training.strategy import Layout, Training
 
 TINY = {"layers": 4, "hidden": 64, "ffn": 256, "heads": 8, "vocab": 512}
@@ -23,8 +23,24 @@ TINY = {"layers": 4, "hidden": 64, "ffn": 256, "heads": 8, "vocab": 512}
 TIMED = "qkv"
 
 
+class GpuAlone:
+    """Times of operations alone: no host, no software between them."""
+
+    def delay_ps(self, layout: Layout, comm: Comm) -> int:
+        return 0
+
+    def message_delay_ps(self, layout: Layout) -> int:
+        return 0
+
+    def host_ps(self, layout: Layout, kind: str, items: Sequence[Item], passes: float) -> int:
+        return 0
+
+    def fixed_ps(self, layout: Layout) -> int:
+        return 0
+
+
 @dataclass(frozen=True)
-class ByHand:
+class ByHand(GpuAlone):
     """Picoseconds by (name, part) of an operation; all others take none."""
 
     times: Mapping[tuple[str, str], int]
@@ -33,7 +49,7 @@ class ByHand:
         return sum(self.times.get((op.name, op.part), 0) for op in ops)
 
 
-class ByWork:
+class ByWork(GpuAlone):
     """A price for everything: FLOPs and bytes at round rates."""
 
     def op_ps(self, *ops: Op) -> int:
