@@ -172,10 +172,15 @@ def stage_params(layout: Layouts, stage: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def optimizer(layout: Layouts, stage: Numbers) -> Op:
-    """The optimizer's step: 30 bytes for each parameter of which a rank holds the state."""
+    """The optimizer's step: 30 bytes for each parameter of which a rank holds the state. Where gradients are added up
+    in fp32 it updates fp32 weights; 6 bytes for each parameter that the rank holds make those of the products.
+    """
     dense, experts = stage_params(layout, stage)
-    cut = np.asarray(layout.zero) >= 1
-    nbytes = 30 * up(dense, np.where(cut, layout.zero_group, 1)) + 30 * up(experts, np.where(cut, layout.expert_dp, 1))
+    cast = 6 * (np.asarray(layout.grad_element) > layout.element)
+    nbytes: Numbers = 0
+    for params, shared in ((dense, layout.zero_group), (experts, layout.expert_dp)):
+        for per_param, zero in ((30, 1), (cast, 3)):
+            nbytes = nbytes + per_param * up(params, np.where(np.asarray(layout.zero) >= zero, shared, 1))
     return Op(name="optimizer", block="optimizer", kind="elementwise", part="O", nbytes=plain(nbytes))
 
 
