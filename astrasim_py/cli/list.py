@@ -134,6 +134,40 @@ def _models() -> Iterator[dict]:
         yield {"model": name, "about": "recommendation: embedding tables and MLPs", "parameters": total, **rest}
 
 
+def _software() -> Iterator[dict]:
+    from astrasim_py.training.software import software, software_names
+
+    for name in software_names():
+        preset = software(name)
+        yield {
+            "software": name,
+            "about": preset.about,
+            "fit": preset.fit or None,
+            "date": preset.date or None,
+            "error": preset.error or None,
+        }
+
+
+def _states() -> Iterator[dict]:
+    from astrasim_py.training.machine_states import all_states
+
+    for machine, state in all_states():
+        rule = f"an all_gather in a node of at least {state.from_gb_s:g} GB/s" if state.from_gb_s else ""
+        yield {
+            "state": state.name,
+            "about": f"of {machine}: {rule or 'any other'}" if machine != "*" else "of all other machines",
+            "machine": machine,
+            "tp_member_s": state.tp_member[0],
+            "tp_member_far_s": state.tp_member[1],
+            "ring_s": state.ring[0],
+            "ring_far_s": state.ring[1],
+            "tree_s": state.tree,
+            "message_s": state.message[0],
+            "message_far_s": state.message[1],
+            "source": state.source,
+        }
+
+
 def _plots() -> Iterator[dict]:
     from astrasim_py.scenario.plot_spec import PLOT_KINDS
 
@@ -154,6 +188,8 @@ LISTS = {
     "shapes": ("topologies, for shape:", _shapes),
     "builders": ("algorithms of collectives, for builder:", _builders),
     "models": ("models to train, for model:", _models),
+    "software": ("presets of training software, for software: and --software", _software),
+    "states": ("states of machines in trainings, for state: and --state", _states),
     "plots": ("figures, for plots:", _plots),
     "lessons": ("scenarios to start from; new NAME copies one", _lessons),
 }

@@ -61,6 +61,8 @@ _OPTIONS = {key: f"--{key.replace('_', '-')}" for key in KEYS} | {
     "memory": "--ignore-memory",
     "overlap": '--set "training.overlap={value}"',
     "nodes": "--detail",
+    "software": "--software",
+    "state": "--state",
 }
 
 
@@ -73,6 +75,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sp", action=argparse.BooleanOptionalAction, help="sequence parallel; with tp by default")
     parser.add_argument(
         "--overlap", metavar="KINDS", help="communication beside computation: tp,dp,ep, or tp=tiles,dp=buckets,ep=tiles"
+    )
+    parser.add_argument("--software", metavar="NAME", help="list software; pytorch by default")
+    parser.add_argument(
+        "--state", metavar="STATE", help="of the machine: sound (default), degraded, or a FILE of nccl-tests"
     )
     shared_options.add(parser, "--algorithm")
     add(parser, "--set")
@@ -163,7 +169,7 @@ def _scenario(args: argparse.Namespace) -> tuple:
         "name": f"train-{name}",
         "topologies": {args.on: machine(args.on, npus)},
         "compute": {"preset": args.on},
-        "workload": {kind: keys, "memory": "ignore" if args.ignore_memory else "fit"},
+        "workload": {kind: keys, "memory": "ignore" if args.ignore_memory else "fit", **_costs(args, kind)},
         "algorithms": algorithms_of(args.algorithm),
         "record": args.record or "summary",
     }
@@ -171,7 +177,23 @@ def _scenario(args: argparse.Namespace) -> tuple:
     for text in args.set:
         if not text.startswith(f"{kind}."):
             document = apply_override(document, text, tuple(Scenario.model_fields))
-    return check_document(document, Path("train")), kind
+    return check_document(document, Path("train"), allow_outside=True), kind
+
+
+def _costs(args: argparse.Namespace, kind: str) -> dict[str, object]:
+    """Keys of the workload for the software and the state of the machine. Raises UsageError: a wrong state."""
+    from astrasim_py.training.machine_states import state_names
+
+    costs = {key: getattr(args, key) for key in ("software", "state") if getattr(args, key) is not None}
+    if costs and kind != "training":
+        option = f"--{next(iter(costs))}"
+        raise UsageError(option, "a recommendation model has none: its machine is ideal", "drop it")
+    if args.state is not None and args.state not in state_names():
+        if not Path(args.state).is_file():
+            remedy = f"write {', '.join(state_names())}, or a file of what all_gather_perf printed"
+            raise UsageError("--state", f'"{args.state}" is no state and no file', remedy)
+        costs["state"] = {"nccl_tests": args.state}
+    return costs
 
 
 def _missing(match: re.Match) -> str:
@@ -185,6 +207,7 @@ def _as_option(note: str) -> str:
 
 def _place(text: str) -> str:
     """A place in the scenario that the options stand for, without its lines, which nobody has written."""
+    text = re.sub(r"^train:\d+:\d+: workload\.(software|state)\b", r"--\1", text)
     return re.sub(r"^train:\d+:\d+(: workload\.\w+)?", "train", text)
 
 
@@ -219,10 +242,13 @@ def _write(args: argparse.Namespace, point) -> int:
 
 
 def _explain(args: argparse.Namespace, point) -> int:
+    from astrasim_py.core.notes import Notes
     from astrasim_py.preparation.prepare import estimate
     from astrasim_py.report.training import explain_text
 
-    terms = estimate(point)
+    notes = Notes()
+    terms = estimate(point, notes)
+    complain(() if args.quiet else map(_spelled, notes.warnings))
     if not printed(args.format, terms):
         print(explain_text(terms))
     return 0

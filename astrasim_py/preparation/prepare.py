@@ -172,11 +172,13 @@ def estimate_exclusions(point: Point) -> Iterator[Exclusion]:
     return exclusions({"network": spec.network, NOISE: spec.noise, NIC: spec.nic}, (TRAINING_FORM,))
 
 
-def estimate(point: Point) -> dict[str, Any]:
-    """What the closed form says of a point that trains a model; see `preparation.training.Trained.estimate`."""
+def estimate(point: Point, notes: Notes | None = None) -> dict[str, Any]:
+    """What the closed form says of a point that trains a model; see `preparation.training.Trained.estimate`. `notes`:
+    takes what to know of it.
+    """
     from astrasim_py.preparation.training import estimated
 
-    run = Preparation(point=point)
+    run = Preparation(point=point, notes=notes or Notes())
     for exclusion in estimate_exclusions(point):
         raise ScenarioError(run.at(exclusion.place), exclusion.problem, exclusion.remedy)
     return estimated(JobSection(run=run, topology=_topology(run), spec=run.spec, key="", placement=None))

@@ -8,6 +8,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.preparation.training_costs import IDEAL_COSTS, TrainingCosts, training_costs
 from astrasim_py.preparation.workloads.section import JobSection
 from astrasim_py.scenario.workload_models import (
     InferenceWorkload,
@@ -21,12 +22,10 @@ from astrasim_py.topology.hardware import Compute, preset
 from astrasim_py.topology.model import Topology
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.inference import inference_memory, inference_workload
-from astrasim_py.training.machine_states import states_of
 from astrasim_py.training.memory import RESERVE, Expansion, expand, peak_memory, require_memory
 from astrasim_py.training.models import FLOPS_CONVENTIONS
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.recommendation import recommendation_memory, recommendation_workload
-from astrasim_py.training.software import DEFAULT, IDEAL, software
 from astrasim_py.training.strategy import Layout, Numbers
 from astrasim_py.training.system import system_of
 from astrasim_py.training.traces import training_workload
@@ -38,12 +37,15 @@ _MOST_KEPT = 2**18
 
 @dataclass(frozen=True, kw_only=True)
 class ModelMachine:
-    """What a model runs on: the NPUs of a job and the network between them. `place` is for errors."""
+    """What a model runs on: the NPUs of a job and the network between them; `costs` of its software, of trainings.
+    `place` is for errors.
+    """
 
     topology: Topology
     compute: NpuModel
     ranks: int
     place: str
+    costs: TrainingCosts = IDEAL_COSTS
 
     @property
     def capacity(self) -> int | None:
@@ -79,7 +81,9 @@ class ModelMachine:
         if npu is None:
             remedy = "write e.g. compute: {preset: dgx_h100}, or times: roofline"
             raise ScenarioError(self.place, "times of kernels need an NPU that is known", remedy)
-        prices = Prices(system_of(self.topology, npu), constants=software(IDEAL).constants, **keys)
+        costs = self.costs
+        system = replace(system_of(self.topology, npu), state=costs.state, gather_gb_s=costs.gather_gb_s)
+        prices = Prices(system, constants=costs.software.constants, **keys)
         return prices if cost is None else prices.expanded(cost)
 
     def _expansion(self, peak: Mapping[str, int], layout: Layout | None) -> Expansion | None:
@@ -106,15 +110,12 @@ class Trained:
     prices: Prices | None
 
     def estimate(self) -> dict[str, Any]:
-        """Step time and its parts in seconds, memory by kind in bytes, and rates, on a machine as it is measured;
-        ``nominal_step_s`` is for links at their nominal rates and no host, as they are simulated, with what is hidden
-        in simulations; it may be more than ``step_s``. Raises ScenarioError: times are those of the roofline.
+        """Step time of what is simulated and its parts in seconds, memory by kind in bytes, and rates; ``software``,
+        ``state`` and ``state_source`` as `TrainingCosts.keys`. Raises ScenarioError: times are those of the roofline.
         """
-        layout, ideal = self.layout, self.prices
-        refuse(TRAINING_FORM, {ROOFLINE: ideal is None}, place=self.machine.place)
-        assert ideal is not None
-        measured = replace(ideal.system, state=states_of(self.machine.compute.preset or "*")[0])
-        prices = replace(ideal, system=measured, constants=software(DEFAULT).constants)
+        layout, prices = self.layout, self.prices
+        refuse(TRAINING_FORM, {ROOFLINE: prices is None}, place=self.machine.place)
+        assert prices is not None
         step_time = step(terms(layout, prices), prices.constants)
         memory = peak_memory(layout)
         tokens = float(layout.gbs * layout.seq / float(step_time.seconds) / layout.ranks)
@@ -124,8 +125,8 @@ class Trained:
             "microbatches": layout.microbatches,
             "schedule": layout.schedule,
             "routing": layout.routing.kind,
+            **self.machine.costs.keys(),
             "step_s": float(step_time.seconds),
-            "nominal_step_s": float(step(terms(layout, ideal), ideal.constants).seconds),
             "parts_s": {name: float(value) for name, value in asdict(step_time).items()},
             "memory_bytes": {name: int(value) for name, value in memory.items()},
             "memory_total_bytes": int(sum(memory.values())),
@@ -171,8 +172,31 @@ def _training(spec: TrainingWorkload, machine: ModelMachine, name: str) -> Workl
 
 
 def _machine_of(job: JobSection) -> ModelMachine:
-    place = job.at(f"workload.{job.spec.workload.kind}")
-    return ModelMachine(topology=job.topology, compute=job.run.spec.compute, ranks=job.made_ranks, place=place)
+    place, compute = job.at(f"workload.{job.spec.workload.kind}"), job.run.spec.compute
+    return ModelMachine(topology=job.topology, compute=compute, ranks=job.made_ranks, place=place, costs=_costs_of(job))
+
+
+def _costs_of(job: JobSection) -> TrainingCosts:
+    """Software and state of the machine of a job; other models than trainings have ideal ones.
+
+    Raises ScenarioError, at their keys.
+    """
+    spec = job.spec.workload
+    if not isinstance(spec, TrainingWorkload) or spec.times == "roofline":
+        return IDEAL_COSTS
+    machine = job.run.spec.compute.preset
+    try:
+        costs = training_costs(
+            spec.software,
+            spec.state,
+            machine,
+            job.made_ranks,
+            lambda name: job.run.path(name, job.at("workload.state")),
+        )
+    except ScenarioError as error:
+        raise ScenarioError(job.at("workload", error.place), error.problem, error.remedy) from None
+    job.warn(f"workload.{text}" for text in costs.doubts)
+    return costs
 
 
 def _with_paths(spec: TrainingWorkload, job: JobSection) -> TrainingWorkload:
@@ -197,7 +221,7 @@ def model_of_job(job: JobSection) -> Workload:
     spec, machine, name = job.spec.workload, _machine_of(job), job.name
     if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
         return model_workload(_with_paths(spec, job), machine, name)
-    key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, name])
+    key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, name, machine.costs])
 
     def fits(workload: Workload) -> bool:
         return sum(map(len, dict.fromkeys(workload.traces))) <= _MOST_KEPT

@@ -22,6 +22,7 @@ PARTS = {
     "bubble": "bubble",
     "optimizer": "optimizer",
     "memory": "moving to expanded memory",
+    "fixed": "fixed time of the software",
 }
 
 
@@ -40,12 +41,19 @@ def explain_text(estimate: Mapping[str, Any]) -> str:
     rates = ", ".join(f"{value:.1f} ({name})" for name, value in estimate["tflops_per_gpu"].items())
     return "\n\n".join(
         (
-            f"{estimate['ranks']} GPUs: {layout}, {estimate['microbatches']} microbatches, {estimate['schedule']}",
+            f"{estimate['ranks']} GPUs: {layout}, {estimate['microbatches']} microbatches, {estimate['schedule']}\n"
+            f"{costs_text(estimate)}",
             text_table(("part of a step", "time", "share"), parts, (False, True, True)),
             text_table(("memory", "at the peak"), memory, (False, True)),
             f"{estimate['tokens_per_s_per_gpu']:.1f} tokens/s/GPU; TFLOP/s/GPU by convention: {rates}",
         )
     )
+
+
+def costs_text(of: Mapping[str, Any]) -> str:
+    """Software and state of the machine that times hold for, e.g. ``software pytorch, state sound (default)``."""
+    state = f", state {of['state']} ({of['state_source']})" if of["state"] else ""
+    return f"software {of['software']}{state}"
 
 
 def _time(seconds: float) -> str:
@@ -61,26 +69,13 @@ def room_text(estimate: Mapping[str, Any]) -> str:
 
 
 def step_text(estimate: Mapping[str, Any], row: Row) -> str:
-    """The closed form and the simulated step, each with what it holds for."""
+    """The closed form and the simulated step."""
     simulated = (row.time_ns or Decimal(0)) / 10**9
-    nominal = estimate["nominal_step_s"]
-    gap = round(100 * (nominal / float(simulated) - 1), 1) + 0.0  # no negative zero
+    gap = round(100 * (estimate["step_s"] / float(simulated) - 1), 1) + 0.0  # no negative zero
+    form = "closed form, as above" if estimate["routing"] == "balanced" else "closed form, balanced routing"
     lines = [
-        (
-            "predicted, as above",
-            _time(estimate["step_s"]),
-            "a real machine: links at measured rates, a host that launches kernels",
-        ),
-        (
-            "simulated",
-            time_text(row.time_ns),
-            f"links at nominal rates, no host; {time_text(row.exposed_comm_ns or 0)} of communication are exposed",
-        ),
-        (
-            "closed form of the same" if estimate["routing"] == "balanced" else "closed form, balanced routing",
-            _time(nominal),
-            f"{gap:+.1f} % beside the simulated step",
-        ),
+        ("simulated", time_text(row.time_ns), f"{time_text(row.exposed_comm_ns or 0)} of communication are exposed"),
+        (form, _time(estimate["step_s"]), f"{gap:+.1f} % beside the simulated step"),
     ]
-    table = text_table(("a step", "time", "what it holds for"), lines, (False, True, False))
+    table = text_table(("a step", "time", ""), lines, (False, True, False))
     return f"{explain_text(estimate)}\n\n{table}"

@@ -13,7 +13,7 @@ from pydantic import (
     field_validator,
 )
 
-from astrasim_py.core.by_need import ByNeed, load
+from astrasim_py.core.by_need import ByNeed, ReadByNeed, load
 from astrasim_py.core.fields import (
     FileName,
     Size,
@@ -28,18 +28,38 @@ from astrasim_py.core.strict_model import StrictModel, example
 from astrasim_py.workload import items
 from astrasim_py.workload.items import AllToAll, Barrier, Collective, Compute, Memory, RootedCollective, Send
 
+#: What the keys of software and of the state of machines may be.
+SOFTWARE_SCHEMA = {"type": "string", "examples": ["pytorch", "megatron", "ideal"]}
+_FILE_SCHEMA = {"type": "string", "minLength": 1}
+_FILES_SCHEMA = {"anyOf": [_FILE_SCHEMA, {"type": "array", "items": _FILE_SCHEMA, "minItems": 1}]}
+STATE_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "examples": ["sound", "degraded"]},
+        {
+            "type": "object",
+            "properties": {"nccl_tests": _FILES_SCHEMA},
+            "required": ["nccl_tests"],
+            "additionalProperties": False,
+        },
+    ]
+}
 if TYPE_CHECKING:
     from astrasim_py.scenario.astra_sim_inputs import AstraSimInputs
     from astrasim_py.scenario.open_loop import OpenLoop
     from astrasim_py.training.inference import Inference
     from astrasim_py.training.recommendation import Recommendation
+    from astrasim_py.training.state_keys import StateKey
     from astrasim_py.training.strategy import Training
+
+    SoftwareKey = str
 else:
     AstraSimInputs = Annotated[Any, ByNeed("astrasim_py.scenario.astra_sim_inputs:AstraSimInputs")]
     OpenLoop = Annotated[Any, ByNeed("astrasim_py.scenario.open_loop:OpenLoop")]
     Inference = Annotated[Any, ByNeed("astrasim_py.training.inference:Inference")]
     Recommendation = Annotated[Any, ByNeed("astrasim_py.training.recommendation:Recommendation")]
     Training = Annotated[Any, ByNeed("astrasim_py.training.strategy:Training")]
+    SoftwareKey = Annotated[Any, ReadByNeed("astrasim_py.training.state_keys:software_key", SOFTWARE_SCHEMA)]
+    StateKey = Annotated[Any, ReadByNeed("astrasim_py.training.state_keys:state_key", STATE_SCHEMA)]
 _FILE_OPTIONS = "astrasim_py.workload.trace_readers:file_options"
 _ROLES = "astrasim_py.training.strategy:ROLES"
 
@@ -219,10 +239,21 @@ class TrainingWorkload(ModelWorkload):
     kind = "training"
 
     training: Training = example("{model: llama3-70b, seq: 8192, gbs: 512, tp: 4, pp: 4}")
+    software: SoftwareKey | None = Field(
+        default=None, description="whose constants hold: pytorch by default; ideal has links at nominal rates, no host"
+    )
+    state: StateKey | None = Field(
+        default=None, description="of the machine: sound by default, degraded, or {nccl_tests: FILE}"
+    )
 
     @property
     def roles(self) -> tuple[str, ...]:
         return load(_ROLES)
+
+    def _complete(self) -> None:
+        for key in ("software", "state"):
+            if self.times == "roofline" and getattr(self, key) is not None:
+                raise wrong(f"{key} changes nothing by the roofline", "write times: model, or drop it", (key, "@key"))
 
 
 class InferenceWorkload(ModelWorkload):

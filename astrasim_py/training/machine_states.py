@@ -12,6 +12,8 @@ from astrasim_py.core.errors import ScenarioError
 
 #: States by hardware preset, with what they were fitted to; ``*`` is of machines that are not listed.
 STATES = Path(__file__).parents[1] / "data" / "training" / "machine_states.csv"
+#: What stands for all machines that are not listed.
+ANY = "*"
 #: Slowdowns of a fabric up to this count as none.
 _AS_SOUND = 1.25
 
@@ -52,7 +54,17 @@ class MachineState:
 
 def states_of(machine: str) -> tuple[MachineState, ...]:
     """States of a hardware preset, the best first."""
-    return _states().get(machine) or _states()["*"]
+    return _states().get(machine) or _states()[ANY]
+
+
+def all_states() -> tuple[tuple[str, MachineState], ...]:
+    """Every state with its machine."""
+    return tuple((machine, state) for machine, states in _states().items() for state in states)
+
+
+def state_names() -> tuple[str, ...]:
+    """Names of all states, of whatever machine."""
+    return tuple(dict.fromkeys(state.name for _, state in all_states()))
 
 
 def machine_state(machine: str, name: str) -> MachineState:
@@ -62,7 +74,7 @@ def machine_state(machine: str, name: str) -> MachineState:
         if state.name == name:
             return state
     known = sorted(key for key, others in _states().items() if any(state.name == name for state in others))
-    problem = f'no state "{name}" of {machine} is known'
+    problem = f'no state "{name}" of {"this machine" if machine == ANY else machine} is known'
     instead = f"; {name} is known of {', '.join(known)}" if known else ""
     raise ScenarioError("state", problem, f"write {' or '.join(state.name for state in states)}{instead}")
 
