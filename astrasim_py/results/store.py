@@ -49,7 +49,8 @@ DECIDING = (
     *("astra_sim", "builders", "chakra", "collectives", "core", "data/hardware", "data/training", "dialects", "engine"),
     *("msccl", "preparation", "program", "pytorch", "results", "runs", "scenario", "sharing/skeleton.py", "synthesis"),
     *("system", "topology", "training", "verification", "workload"),
-    *("report/busiest_links.py", "report/intervals.py", "report/timeline.py"),
+    *("measured/benchmark.py", "measured/nccl_files.py", "measured/nccl_tests.py", "measured/node_test.py"),
+    *("measured/rows.py", "report/busiest_links.py", "report/intervals.py", "report/timeline.py"),
 )
 #: The digits of an identity that do not depend on the edition.
 _PROBLEM = 48

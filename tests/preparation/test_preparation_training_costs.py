@@ -134,7 +134,7 @@ def test_what_tells_no_state_is_refused_with_the_call_to_run(tmp_path, text, pro
     [
         ("software: pytoch", "dgx_h100", '"pytoch" is no software that is known; did you mean "pytorch"?'),
         ("state: bad", "dgx_h100", '"bad" is no state of a machine; write sound, degraded, or {nccl_tests: FILE}'),
-        ("state: degraded", "dgx_a100", 'no state "degraded" of dgx_a100 is known; write sound; degraded is known of dgx_h'),
+        ("state: degraded", "dgx_a100", 'no state "degraded" of dgx_a100 is known; write sound; degraded is'),
         ("state: {nccl_tests: t.txt}", "dgx_a100", "of dgx_a100 no state but sound is known"),
         ("state: {nccl_tests: []}", "dgx_h100", "no file is named; write e.g. nccl_tests: all_gather.txt"),
         ("state: {nccl_tests: gone.txt}", "dgx_h100", "gone.txt"),
