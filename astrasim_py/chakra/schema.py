@@ -8,6 +8,8 @@ import numpy as np
 
 #: Value of an absent integer attribute in a column.
 MISSING = -(2**63)
+#: `slot_kind` of compute nodes that hold none and are no computation: time of the host, and of software that sends.
+SOFTWARE_TIME = 4
 
 
 class NodeType(IntEnum):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.records import Records
-from astrasim_py.system.programs import COMPUTE, COMPUTE_SLOT, INSTANT, MEMORY, RankProgram, Structure
+from astrasim_py.system.programs import COMPUTE, COMPUTE_SLOT, INSTANT, MEMORY, SOFTWARE, RankProgram, Structure
 
 
 class Tie(NamedTuple):
@@ -24,7 +24,7 @@ def rank_times(program: RankProgram, start: np.ndarray, end: np.ndarray, *, summ
     """
     kind = program.structure.kind
     finish = int(end.max(initial=0))
-    counted = (kind != MEMORY) & (kind != INSTANT)
+    counted = ~np.isin(kind, (MEMORY, INSTANT, SOFTWARE))
     when = np.concatenate([start[counted], end[counted]])
     step = np.repeat([1, -1], int(counted.sum()))
     computes = np.tile(kind[counted] == COMPUTE, 2)

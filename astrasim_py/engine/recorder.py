@@ -30,6 +30,7 @@ from astrasim_py.system.programs import (
     INSTANT,
     KIND_NAMES,
     MEMORY,
+    SOFTWARE,
     RankProgram,
 )
 
@@ -186,7 +187,7 @@ class _RankTimes:
 
     def change(self, kind: int, begins: int, now: int) -> None:
         """A node begins (1) or ends (-1): charge the time since the last such change."""
-        if kind in (MEMORY, INSTANT):
+        if kind in (MEMORY, INSTANT, SOFTWARE):
             return
         if self.computing:
             self.compute += now - self.since

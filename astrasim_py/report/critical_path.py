@@ -25,6 +25,7 @@ CATEGORIES = {
     "rerouting": "waiting for a new route, after a link failed",
     "transfer": "messages of a model that does not tell latency from serialization",
     "memory": "remote memory",
+    "software": "the host's launches, and what software takes for communication",
     "waiting": "start delays, and time after the last completed node",
 }
 
@@ -241,7 +242,7 @@ class CriticalPath:
         elif kind == "send" and now > self.start[row]:
             self.transit(row, now)
         else:
-            category = kind if kind in ("compute", "memory") else "waiting"
+            category = kind if kind in ("compute", "memory", "software") else "waiting"
             if kind in ("compute", "recv") and self.instance[row] >= 0:
                 category = "local"
             self.add(self.start[row], now, category, row)

@@ -63,7 +63,8 @@ def bars_of(node: Table, collective: Table, ranks: int, switches: int = 0) -> Ba
 
     outer = instance < 0
     inside = ~outer & (kind_code == (kinds.index("compute") if "compute" in kinds else -1))
-    shows = np.array([kind in ("compute", "memory", "collective", "send", "recv") for kind in kinds], dtype=bool)
+    drawn = ("compute", "memory", "software", "collective", "send", "recv")
+    shows = np.array([kind in drawn for kind in kinds], dtype=bool)
     chosen = np.flatnonzero((start >= 0) & (end > start) & ((node["rank"] < ranks) & shows[kind_code] & outer | inside))
     chosen = chosen[node["rank"][chosen] < ranks + switches]
     chosen = chosen[np.lexsort((end[chosen], start[chosen], node["rank"][chosen]))]
@@ -81,9 +82,9 @@ def bars_of(node: Table, collective: Table, ranks: int, switches: int = 0) -> Ba
     shown = [texts[code].decode() if isinstance(texts[code], bytes) else str(texts[code]) for code in codes.tolist()]
     numbers = np.array([number(text) if text else -1 for text in shown], dtype=np.int64)[index.reshape(-1)]
     part = np.full(len(chosen), COMMUNICATION)
-    part[np.isin(kind, [names.get("compute", -1), names.get(MEMORY, -1)])] = COMPUTE
+    part[np.isin(kind, [names.get(text, -1) for text in ("compute", MEMORY, "software")])] = COMPUTE
     part[inside[chosen]] = INSIDE
-    single = np.isin(kind, [names.get(text, -1) for text in (SEND, RECEIVE, MEMORY, REDUCTION)])
+    single = np.isin(kind, [names.get(text, -1) for text in (SEND, RECEIVE, MEMORY, "software", REDUCTION)])
     rank = node["rank"][chosen]
     _, group = np.unique(rank * 3 + part, return_inverse=True)
     lane = np.full(len(chosen), BEHIND)

@@ -234,6 +234,7 @@ def palette() -> dict[str, str | tuple[str, ...]]:
         **figure_style.PHASE_COLOURS,
         OTHER: compute[3],
         "memory": figure_style.MEMORY_COLOUR,
+        "software": figure_style.GREY,
         "collective": communication[0],
         "send": figure_style.SEND_COLOUR,
         "recv": figure_style.RECEIVE_COLOUR,

@@ -192,6 +192,7 @@ def _collectives(table: Table, pid: int, jobs: Sequence[str]) -> Iterator[str]:
 _LANES = (
     ("compute", False, "compute"),
     ("memory", False, "memory"),
+    ("software", False, "software"),
     ("collectives", False, "collective"),
     ("send", False, "send"),
     ("receive", False, "recv"),

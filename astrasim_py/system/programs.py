@@ -17,8 +17,8 @@ from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
 from astrasim_py.system.repeated import Repeated
 
-COMPUTE, SEND, RECV, COLLECTIVE, MEMORY, INSTANT = range(6)
-KIND_NAMES = ("compute", "send", "recv", "collective", "memory", "metadata")
+COMPUTE, SEND, RECV, COLLECTIVE, MEMORY, INSTANT, SOFTWARE = range(7)
+KIND_NAMES = ("compute", "send", "recv", "collective", "memory", "metadata", "software")
 #: Names of nodes that a profile adds to a program, by their "row".
 LAUNCH_ROW, COPY_ROW = -1, -2
 ADDED = {LAUNCH_ROW: "launch", COPY_ROW: "copy"}

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.schema import MISSING, SOFTWARE_TIME, NodeType
 from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.core.errors import AlgorithmError, AstraError, TraceError
 from astrasim_py.core.rows import compact, inverse, joined
@@ -33,6 +33,7 @@ from astrasim_py.system.programs import (
     NO_SLOT,
     RECV,
     SEND,
+    SOFTWARE,
     BlockCosts,
     Counters,
     MemberBytes,
@@ -101,7 +102,7 @@ class RankPrograms:
             child, parents, need = without_whole(uses, child, parents, need)
         by_child = np.argsort(child, kind="stable")
         child, parents = child[by_child], parents[by_child]
-        kind = _KIND[table.type.astype(np.uint8)][rows]
+        kind = kinds_of(table)[rows]
         counters = _counters(table, rows, kind, parents)
         if counters is not None:
             need = need + (joined([own.of for own in counters], np.int32) >= 0)
@@ -338,10 +339,17 @@ class RankPrograms:
         return np.where((peer >= 0) & (np.maximum(peer, table.rank) >= algorithm.ranks), more[code], nbytes)
 
 
+def kinds_of(table: Program) -> np.ndarray:
+    """int8[n]: kinds of nodes; time of software is that of compute nodes that say so."""
+    kind = _KIND[table.type.astype(np.uint8)]
+    kind[(kind == COMPUTE) & (table.column("slot_kind") == SOFTWARE_TIME)] = SOFTWARE
+    return kind
+
+
 def slots_of(table: Program) -> np.ndarray:
     """int8[n]: the kind of slot that each node of a workload holds while it is in flight."""
-    kind, stated = _KIND[table.type.astype(np.uint8)], table.column("slot_kind")
-    slot = np.array([COMPUTE_SLOT, COMM_SLOT, NO_SLOT, COMM_SLOT, COMM_SLOT, NO_SLOT], dtype=np.int8)[kind]
+    kind, stated = kinds_of(table), table.column("slot_kind")
+    slot = np.array([COMPUTE_SLOT, COMM_SLOT, NO_SLOT, COMM_SLOT, COMM_SLOT, NO_SLOT, NO_SLOT], dtype=np.int8)[kind]
     slot[(kind == COMPUTE) & (table.column("is_cpu_op") > 0)] = CPU_SLOT
     return np.where((stated >= NO_SLOT) & (stated <= COMM_SLOT), stated, slot).astype(np.int8)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.chakra.graph import pointers
-from astrasim_py.chakra.schema import COLLECTIVE_CODES, MISSING, NodeType
+from astrasim_py.chakra.schema import COLLECTIVE_CODES, MISSING, SOFTWARE_TIME, NodeType
 from astrasim_py.chakra.storage import Csr
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.workload.tiles import TILE_COLUMNS
@@ -83,15 +83,16 @@ class Block:
         return self.add(NodeType.COMP, name, **others)
 
     def wait(self, name: str, time_ps: int, **others: Any) -> int:
-        """Add a node that takes time and holds nothing."""
-        return self.compute(name, flops=0, nbytes=0, time_ps=time_ps, **{"stream": None, "slot_kind": NO_SLOT} | others)
+        """Add time that software takes; it holds nothing."""
+        others = {"stream": None, "slot_kind": SOFTWARE_TIME} | others
+        return self.compute(name, flops=0, nbytes=0, time_ps=time_ps, **others)
 
     def mark(self, name: str, **others: Any) -> int:
         """Add a node of no time that holds nothing."""
-        return self.wait(name, 0, **others)
+        return self.compute(name, flops=0, nbytes=0, time_ps=0, **{"stream": None, "slot_kind": NO_SLOT} | others)
 
     def beside(self, row: int, name: str, time_ps: int, **others: Any) -> int:
-        """Add a node that takes time, holds nothing, and waits for what the node of a row waits for."""
+        """Add time that software takes, after what the node of a row waits for."""
         node = self.rows[row]
         behind = (*([node["stream"]] if node["stream"] else ()), *node["behind"])
         after = [before for child, before in self.edges if child == row]

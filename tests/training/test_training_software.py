@@ -12,6 +12,7 @@ from worlds.training import layout_of, run
 
 from astrasim_py.builders.registry import build as build_algorithm
 from astrasim_py.builders.registry import default_algorithm
+from astrasim_py.report.explain import explain
 from astrasim_py.topology.from_keys import build
 from astrasim_py.topology.hardware import preset
 from astrasim_py.training.closed_form import step, terms
@@ -135,3 +136,16 @@ def test_an_ideal_machine_has_no_such_nodes(name):
     ideal = Prices(replace(prices.system, state=None), constants=software("ideal").constants)
     found = [part for part in training_workload(layout, ideal).trace(0).names if ".host" in part or ".delay" in part]
     assert found == []
+
+
+def test_time_of_software_is_neither_computation_nor_communication():
+    layout, topology, prices = machine(8, {**LAYOUTS["tp 8"][1], "gbs": 2}, "degraded")
+    workload = training_workload(layout, prices)
+    names, duration = workload.traces[0].names, workload.traces[0].column("duration_ps")
+    computing = [row for row, name in enumerate(names) if ".host." not in name and "iteration" not in name]
+    records = run(workload, topology, engine="both", level="messages")
+    computation, sent = int(np.maximum(duration[computing], 0).sum()), int(records.exposed_comm[0])
+    assert int(records.compute[0]) == computation
+    assert 0 < sent < records.makespan - computation
+    spent = explain(records).totals
+    assert spent["software"] > 0.9 * records.makespan and sum(spent.values()) == records.makespan

@@ -9,7 +9,7 @@ from astrasim_py.core.jit import inlined, lean, optional
 from astrasim_py.engine.compiled import arrivals, blocks, events, queue, records, table
 from astrasim_py.engine.compiled.arrivals import receive_later
 from astrasim_py.engine.compiled.needs import lose_need, release
-from astrasim_py.system.programs import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND
+from astrasim_py.system.programs import COLLECTIVE, COMPUTE, MEMORY, RECV, SEND, SOFTWARE
 
 COMPUTE_SLOT = np.int64(2)
 
@@ -147,7 +147,7 @@ def issue(state):
         issue_send(state, block, node)
     elif kind == RECV:
         issue_receive(state, block, node)
-    elif kind == COMPUTE or kind == MEMORY:
+    elif kind == COMPUTE or kind == MEMORY or kind == SOFTWARE:
         issue_timed(state, rank, block, node, kind)
     elif kind == COLLECTIVE:
         issue_collective(state, rank, block, node)

@@ -18,6 +18,7 @@ from astrasim_py.system.programs import (
     MEMORY,
     RECV,
     SEND,
+    SOFTWARE,
     BlockSteps,
     Connections,
     Counters,
@@ -219,7 +220,7 @@ class Templates:
         nodes = nodes if self.nodes else np.zeros(1, dtype=records.NODE)
         amount = joined(self.amounts, np.int64)
         kind = nodes["kind"]
-        message, timed = ((kind == first) | (kind == second) for first, second in ((SEND, RECV), (COMPUTE, MEMORY)))
+        message, timed = (np.isin(kind, kinds) for kinds in ((SEND, RECV), (COMPUTE, MEMORY, SOFTWARE)))
         nodes["size"][message] = np.searchsorted(self.plan.sizes, amount[message])
         nodes["size"][timed] = np.arange(np.count_nonzero(timed))
         self.constants["duration"] = self.longs.add(amount[timed])

@@ -158,7 +158,10 @@ class Npu:
         self.ready: list[tuple[int, int, Graph]] = []
         self.graphs: dict[int, Graph] = {}
         #: By kind of node, in the order of the plan.
-        self.issue = (self.compute, self.send, self.receive, self.collective, self.access_memory, self.compute)
+        self.issue = (
+            *(self.compute, self.send, self.receive, self.collective, self.access_memory, self.compute),
+            self.wait_for_software,
+        )
         self.env.process(self.run())
 
     def run(self) -> Iterator[simpy.Event]:
@@ -195,6 +198,10 @@ class Npu:
 
     def compute(self, graph: Graph, node: int) -> None:
         """A compute node takes its duration; metadata takes none."""
+        self.complete_after(graph.program.duration[node], graph, node)
+
+    def wait_for_software(self, graph: Graph, node: int) -> None:
+        """What software takes is not computation, which other work of the operating system interrupts."""
         self.complete_after(graph.program.duration[node], graph, node)
 
     def access_memory(self, graph: Graph, node: int) -> None:
