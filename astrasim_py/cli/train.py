@@ -44,11 +44,11 @@ KEYS = {
     "vp": "chunks of layers per pipeline rank",
     "zero": "ZeRO stage, 0 to 3",
     "zero_group": "ranks that share one copy of what ZeRO cuts",
-    "recompute": "none, attn, half, selective_op, full, or a part such as 0.2",
+    "recompute": "none, light, attn, half, selective_op, full, or a part such as 0.2",
     "schedule": "gpipe, 1f1b, interleaved, zb_h1, zb_h2 or zbv",
     "dtype": "bf16, fp16, fp8, fp4 or fp32",
     "attention": "auto, eager, fa1, fa2, fa3 or cudnn",
-    "grad_dtype": "bf16 or fp32",
+    "grad_dtype": "bf16, fp32 or bf16+fp32",
     "bucket": 'gradients go in messages of e.g. "25 MiB"',
     "nodes": "coarse: two nodes a layer and pass; fine: one an operation",
 }

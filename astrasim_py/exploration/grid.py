@@ -23,7 +23,7 @@ CHUNK = 2**17
 #: Keys with values, the slowest first.
 AXES = ("schedule", "gbs", "seq", "recompute", "zero", "sp", "mbs", "etp", "ep", "vp", "cp", "pp", "tp")
 #: Keys of `Training` that all configurations have in common.
-_COMMON = ("model", "overlap", "dtype", "attention", "grad_dtype", "fused_loss")
+_COMMON = ("model", "overlap", "dtype", "attention", "grad_dtype", "fused_loss", "fused_norms")
 #: Order of the keys in the text of a configuration.
 _TEXT = ("gbs", "mbs", "seq", "tp", "pp", "cp", "vp", "ep", "etp", "zero", "sp", "recompute", "schedule")
 #: Place of a schedule that follows from the chunks.

@@ -35,7 +35,7 @@ from astrasim_py.training.network import LARGE, NetworkCosts
 from astrasim_py.training.prices import Constants, Prices
 from astrasim_py.training.schedules import SCHEDULES
 from astrasim_py.training.software import DEFAULT, IDEAL, software
-from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, Overlap, Recomputation
+from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, GRADIENTS, Overlap, Recomputation
 from astrasim_py.training.system import System, system_of
 
 #: Keys of a scenario that may stand under ``explore`` instead.
@@ -125,7 +125,7 @@ class Explore(StrictModel):
     zero: _Values[Annotated[int, whole(0, 3)]] = Field(default=(0,), description="ZeRO stages; auto: all")
     mbs: _Values[Count] = Field(default=None, description="sequences of a microbatch; auto: powers of two up to 16")
     recompute: _Values[Recomputation] = Field(
-        default=("none",), description="none, attn, half, selective_op, full, or a part"
+        default=("none",), description="none, light, attn, half, selective_op, full, or a part"
     )
     sp: _Values[bool] = Field(default=(True,), description="sequence parallel, where tp is more than 1")
     schedule: _Values[Annotated[str, choice(*SCHEDULES)]] = Field(
@@ -133,8 +133,9 @@ class Explore(StrictModel):
     )
     dtype: Annotated[str, choice(*ELEMENT)] = "bf16"
     attention: Annotated[str, choice(*ATTENTIONS)] = "auto"
-    grad_dtype: Annotated[str, choice("bf16", "fp32")] | None = None
+    grad_dtype: Annotated[str, choice(*GRADIENTS)] | None = None
     fused_loss: bool = False
+    fused_norms: bool = True
     overlap: Overlap = Overlap()
     objective: Annotated[str, choice(*OBJECTIVES)] = Field(
         default="time", description="time of a step, tokens/s, or memory"

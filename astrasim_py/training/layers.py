@@ -18,6 +18,8 @@ from astrasim_py.training.strategy import RECOMPUTE, Layouts, Numbers, plain
 PARTS = ("F", "I", "W", "R", "O")
 #: Name of the operations that add up gradients in fp32.
 ACCUMULATE = "accumulate"
+#: What light recomputation repeats: outputs of norms, and products of gate and up, are not kept.
+_LIGHT = ("norm", "act", "shared_act", "experts_act")
 #: Thousandths of the matrix products, attention cores, element-wise operations and communication that are repeated.
 _AGAIN = {
     "none": (0, 0, 0, 0),
@@ -428,6 +430,8 @@ def _leave(layout: Layouts, block: str, name: str) -> _Step:
 def _again(layout: Layouts, item: Item) -> Item:
     """The part of a forward item that the backward pass repeats."""
     share = _share(layout, 3 if isinstance(item, Comm) else ("gemm", "attention", "elementwise").index(item.kind))
+    if item.name in _LIGHT:
+        share = plain(np.where(np.asarray(layout.recompute) == RECOMPUTE.index("light"), 1000, share))
     if isinstance(item, Comm):
         if item.collective == "ring":
             share = _share(layout, 1)

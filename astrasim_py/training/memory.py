@@ -19,12 +19,18 @@ from astrasim_py.training.rules import After, divisors, remedy
 from astrasim_py.training.strategy import RECOMPUTE, Layout, Layouts, Numbers, plain
 
 KINDS = ("weights", "gradients", "optimizer", "activations", "live", "gathered", "logits", "framework")
-#: Memory of a framework: a share of all else in thousandths, for fragments and buffers, and a constant in bytes.
-FRAMEWORK_SHARE, FRAMEWORK_BYTES = 80, 4 * 10**9
-#: Part of an NPU's memory that stays free where something counts as a fit: what the CUDA context, NCCL's buffers and
-#: fragments take beyond the estimate. Of published runs on 80 GB, none of 890 that ran needs more than the rest by this
-#: estimate, and 87 % of 975 that ran out of memory do.
+#: Memory of a framework beside tensors of known use, in bytes: 4 for each token and hidden unit of a microbatch, and a
+#: constant.
+FRAMEWORK_TOKEN, FRAMEWORK_BYTES = 4, 3 * 10**8
+#: With eager attention, and of other models: a share of all else in thousandths and a constant, by BLOOM's peaks.
+OTHER_SHARE, OTHER_BYTES = 80, 4 * 10**9
+#: Bytes that norms keep in fp32 for each token and hidden unit of a layer, where they are not fused.
+NORM_COPIES = 14
+#: Part of an NPU's memory that no training gets: CUDA context, buffers of NCCL, fragments. Of 891 runs of
+#: nanotron on 80 GB 98 % need less than the rest by this estimate, and of 977 that ran out of memory 97 % need more.
 RESERVE = 0.1
+#: Part of an NPU's memory from which on a training may run out: as many runs above it failed as succeeded.
+DOUBTFUL = 0.85
 
 
 class Reserve(NamedTuple):
@@ -48,7 +54,7 @@ def stage_memory(layout: Layouts, stage: Numbers, activations: Mapping | None = 
     """Bytes of a pipeline rank at its peak, by `KINDS`.
 
     ``activations`` are kept until the backward pass; ``live`` are the activations of one recomputed layer; ``gathered``
-    are the weights of two layers that ZeRO 3 cuts; ``framework`` is a share of all else and a constant. With pipeline
+    are the weights of two layers that ZeRO 3 cuts; ``framework`` is what tensors of no known use take. With pipeline
     stages ZeRO 2 keeps whole gradients: frameworks that leave weights whole between microbatches add them up first.
     `activations` are those of a layer of each kind, if they are known.
     """
@@ -57,7 +63,7 @@ def stage_memory(layout: Layouts, stage: Numbers, activations: Mapping | None = 
     for params, size in zip(stage_params(layout, stage), group.values(), strict=True):
         for kind, nbytes, cut in (
             ("weights", layout.element, z >= 3),
-            ("gradients", layout.grad_element, (z >= 3) | (z == 2) & (np.asarray(layout.pp) == 1)),
+            ("gradients", layout.grad_element + layout.grad_copy, (z >= 3) | (z == 2) & (np.asarray(layout.pp) == 1)),
             ("optimizer", STATE_BYTES, z >= 1),
         ):
             memory[kind] = memory[kind] + up(params * nbytes, np.where(cut, size, 1))
@@ -76,17 +82,20 @@ def stage_memory(layout: Layouts, stage: Numbers, activations: Mapping | None = 
             gathered = np.minimum(layers, 2) * layout.element * cut
             memory["gathered"] = np.maximum(memory["gathered"], np.where(z >= 3, gathered, 0))
     memory["activations"], memory["live"] = activation_bytes, live
-    logits = (
-        (1 + layout.model.mtp) * (6 if layout.fused_loss else 10) * layout.tokens * up(layout.model.vocab, layout.tp)
-    )
+    each = 6 if layout.fused_loss else 12 if layout.fused_attention else 10
+    logits = (1 + layout.model.mtp) * each * layout.tokens * up(layout.model.vocab, layout.tp)
     memory["logits"] = np.where(stage == layout.last_stage, logits, 0)
-    return with_framework({kind: memory[kind] for kind in KINDS[:-1]})
+    kept = {kind: memory[kind] for kind in KINDS[:-1]}
+    if not layout.fused_attention:
+        return with_framework(kept)
+    kept["framework"] = FRAMEWORK_TOKEN * layout.tokens * layout.model.hidden + FRAMEWORK_BYTES
+    return {kind: plain(nbytes) for kind, nbytes in kept.items()}
 
 
 def with_framework(memory: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """Bytes by kind, and those of the framework beside them."""
+    """Bytes by kind, and those of the framework beside them, of `OTHER_SHARE` and `OTHER_BYTES`."""
     total = sum(memory.values())
-    memory = {**memory, "framework": up(total * FRAMEWORK_SHARE, 1000) + FRAMEWORK_BYTES}
+    memory = {**memory, "framework": up(total * OTHER_SHARE, 1000) + OTHER_BYTES}
     return {kind: plain(nbytes) for kind, nbytes in memory.items()}
 
 
@@ -116,11 +125,28 @@ def peak_memory(layout: Layouts) -> dict[str, Numbers]:
 
 
 def require_memory(
-    peak: Mapping[str, int], capacity: int, layout: Layout[int] | None = None, after: After | None = None
+    peak: Mapping[str, int],
+    capacity: int,
+    layout: Layout[int] | None = None,
+    after: After | None = None,
+    reserve: int = 0,
 ) -> None:
-    """Raises ScenarioError: a peak is more than `capacity` bytes; other arguments are those of `shortage`."""
-    if sum(peak.values()) > capacity:
-        raise ScenarioError("memory", *shortage(peak, capacity, layout, after))
+    """Raises ScenarioError: a peak is more than `capacity` less `reserve` bytes; other arguments are those of
+    `shortage`.
+    """
+    if sum(peak.values()) > capacity - reserve:
+        raise ScenarioError("memory", *shortage(peak, capacity, layout, after, reserve))
+
+
+def doubt(total: int, capacity: int, memory: int) -> str:
+    """What is said of a peak of `total` bytes that may run out of memory; empty where it fits or does not.
+
+    `capacity`: bytes of the NPU, expanded memory included, of which `memory` are its own.
+    """
+    usable, certain = capacity - int(memory * RESERVE), capacity - int(memory * (1 - DOUBTFUL))
+    if not certain < total <= usable:
+        return ""
+    return f"{total / 2**30:.1f} of {usable / 2**30:.1f} GiB usable: may run out"
 
 
 def shortage(
@@ -160,7 +186,8 @@ def _smaller(layout: Layout[int]) -> Iterator[dict[str, Any]]:
         return [{key: getattr(layout, key) * 2**k} for k in range(1, 8)]
 
     zero = [{"zero": z} for z in range(layout.zero + 1, 4)]
-    again = [{"recompute": "full"}] if layout.recompute != RECOMPUTE.index("full") else []
+    light = [{"recompute": "light"}] if layout.recompute == RECOMPUTE.index("none") else []
+    again = [*light, {"recompute": "full"}] if layout.recompute != RECOMPUTE.index("full") else []
     fewer = [{"mbs": mbs} for mbs in divisors(layout.mbs, layout.mbs) if mbs < layout.mbs]
     tp = doubled("tp")
     wider = [*(keys for keys in tp if keys["tp"] <= 8), *doubled("pp"), *(keys for keys in tp if keys["tp"] > 8)]
@@ -191,17 +218,23 @@ def layer_activations(layout: Layouts, kind: str) -> tuple[Numbers, Numbers]:
     if kind == "dense":
         width = up(model.ffn, t)
         wide = e * tokens * gates * width if layout.fused_attention else up(e * 8 * tokens * h, t)
+        activated = e * tokens * width
     else:
         sent = up(tokens * model.topk, t)
         wide = e * sent * (h + gates * up(model.moe_ffn, layout.etp)) + e * tokens * gates * up(model.shared_ffn, t)
+        activated = e * sent * up(model.moe_ffn, layout.etp) + e * tokens * up(model.shared_ffn, t)
+    norms = up(2 * e * tokens * h, x)
+    if not layout.fused_norms:
+        full = full + up(NORM_COPIES * tokens * h, x)
     full = full + wide
+    light = full - norms - activated
     edge = up(e * tokens * h, x)
     products = e * tokens * (heads_out - heads * model.out_dim + key_value) + 2 * edge + wide
     half = np.minimum(full, edge + e * tokens * heads * model.out_dim + up(products, 2))
     part = (full * (1000 - layout.recompute_part) + edge * layout.recompute_part) // 1000
     stored = np.choose(
         layout.recompute,
-        [full, full - scores, up(full + edge, 2), half, edge, part],  # in the order of RECOMPUTE
+        [full, light, full - scores, up(full + edge, 2), half, edge, part],  # in the order of RECOMPUTE
     )
     return plain(full), plain(stored)
 

@@ -45,6 +45,7 @@ TRAINING_COLUMNS: dict[str, Callable[[str], Any]] = {
     "grad_dtype": str,
     "stage_cut": str,
     "fused_loss": YES_NO.__getitem__,
+    "fused_norms": YES_NO.__getitem__,
 }
 #: How columns are read that are fields of `Constants`.
 CONSTANT_COLUMNS: dict[str, Callable[[str], Any]] = {

@@ -23,9 +23,11 @@ from astrasim_py.workload.items import MAX_TILES
 
 ATTENTIONS = ("auto", "eager", "fa1", "fa2", "fa3", "cudnn")
 #: Kinds of recomputation; "part" stands for a number from 0 to 1. `Layout.recompute` is a place here.
-RECOMPUTE = ("none", "attn", "half", "selective_op", "full", "part")
+RECOMPUTE = ("none", "light", "attn", "half", "selective_op", "full", "part")
 #: Bytes of an element of activations and weights; 8- and 4-bit formats are used inside matrix products alone.
 ELEMENT = {"bf16": 2, "fp16": 2, "fp8": 2, "fp4": 2, "fp32": 4}
+#: Bytes of a gradient that are sent and added to, and of one that is kept besides.
+GRADIENTS = {"bf16": (2, 0), "fp32": (4, 0), "bf16+fp32": (4, 2)}
 #: Groups of ranks; see `Layout.groups`.
 ROLES = ("tp", "cp", "dp", "copies", "pp", "ep", "etp", "edp", "tie")
 #: FLOPs of a rank for a microbatch that numbers of 63 bits can count.
@@ -149,7 +151,7 @@ class Training(StrictModel):
     zero_copies: Count | None = Field(default=None, description="copies of the state that ZeRO shards; 1")
     sp: bool | None = Field(default=None, description="sequence parallel; by default where tp is more than 1")
     recompute: Recomputation = Field(
-        default="none", description="none, attn, half, selective_op, full, or a part such as 0.2"
+        default="none", description="none, light, attn, half, selective_op, full, or a part such as 0.2"
     )
     schedule: Annotated[str, choice(*SCHEDULES)] | None = Field(
         default=None, description="order of passes; by default 1f1b, interleaved with chunks of layers"
@@ -162,10 +164,11 @@ class Training(StrictModel):
     attention: Annotated[str, choice(*ATTENTIONS)] = Field(
         default="auto", description="kernel, of those that the preset of compute has figures for"
     )
-    grad_dtype: Annotated[str, choice("bf16", "fp32")] | None = Field(
-        default=None, description="of gradients; fp32 with dtype fp32"
+    grad_dtype: Annotated[str, choice(*GRADIENTS)] | None = Field(
+        default=None, description="of gradients; fp32 with dtype fp32; bf16+fp32 keeps whole ones of both"
     )
     fused_loss: bool = Field(default=False, description="logits are kept once")
+    fused_norms: bool = Field(default=True, description="norms keep no copies in fp32")
     bucket: Size | None = Field(default=None, description="gradients are reduced in messages of this size")
     nodes: Annotated[str, choice("coarse", "fine")] = Field(
         default="coarse", description="of computation: two a layer and pass, or one an operation"
@@ -228,6 +231,7 @@ class Training(StrictModel):
         group = dp * self.cp
         if self.zero:
             group = self.zero_group or max(group // (self.zero_copies or 1), 1)
+        gradients = GRADIENTS[self.grad_dtype or ("fp32" if self.dtype == "fp32" else "bf16")]
         derived = {
             "ranks": ranks,
             "dp": dp,
@@ -241,7 +245,8 @@ class Training(StrictModel):
             "recompute": RECOMPUTE.index("part" if part else self.recompute),
             "recompute_part": round(1000 * self.recompute) if part else 0,
             "element": ELEMENT[self.dtype],
-            "grad_element": 4 if (self.grad_dtype or self.dtype) == "fp32" else 2,
+            "grad_element": gradients[0],
+            "grad_copy": gradients[1],
         }
         return Layout(**(same | derived))
 
@@ -252,7 +257,8 @@ class Layout(Generic[N]):
 
     Of a ``Layout[int]`` every number is an int; of `Layouts` it may be an int64 array of one value for each of many
     configurations, and `sp` a bool array. All that is not a number is the same for all configurations. `recompute` is a
-    place in `RECOMPUTE`, `recompute_part` thousandths. `element` and `grad_element` are bytes.
+    place in `RECOMPUTE`, `recompute_part` thousandths. `element` and `grad_element` are bytes, `grad_copy` those of a
+    gradient that is kept besides.
     """
 
     model: Model
@@ -275,12 +281,14 @@ class Layout(Generic[N]):
     recompute_part: N
     element: int = 2
     grad_element: int = 2
+    grad_copy: int = 0
     schedule: str = "1f1b"
     stage_cut: str = "layers"
     overlap: Overlap = Overlap()
     dtype: str = "bf16"
     attention: str = "auto"
-    fused_loss: bool = Field(default=False, description="logits are kept once")
+    fused_loss: bool = False
+    fused_norms: bool = True
     bucket: int | None = None
     nodes: str = "coarse"
     routing: Routing = Routing()
@@ -396,10 +404,15 @@ class Layout(Generic[N]):
             **{key: value[index].item() if isinstance(value, np.ndarray) else value for key, value in columns.items()}
         )
 
+    @property
+    def _gradients(self) -> str:
+        """Name of the format of gradients."""
+        return next(name for name, both in GRADIENTS.items() if both == (self.grad_element, self.grad_copy))
+
     def after(self: "Layout[int]", keys: Mapping[str, Any]) -> "Layout[int] | None":
         """The layout, of plain numbers, with other values of some keys; dp and microbatches follow."""
         current = {name: getattr(self, name) for name in Training.model_fields if hasattr(self, name)}
-        current |= {"dp": "fill", "microbatches": None, "grad_dtype": "fp32" if self.grad_element == 4 else "bf16"}
+        current |= {"dp": "fill", "microbatches": None, "grad_dtype": self._gradients}
         current["recompute"] = ([*RECOMPUTE[:-1], self.recompute_part / 1000])[self.recompute]
         if not self.zero or self.zero_group == self.dp * self.cp:
             current["zero_group"] = None

@@ -17,7 +17,7 @@ from typing import Any
 from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.table_file import read_text, table_rows
 from astrasim_py.training.machine_states import state_of
-from astrasim_py.training.models import model_names
+from astrasim_py.training.models import Model, model_names
 from astrasim_py.training.prices import Constants
 from astrasim_py.training.schedules import SCHEDULES
 from astrasim_py.training.software import CONSTANT_COLUMNS, TRAINING_COLUMNS, YES_NO, above_zero, from_zero, software
@@ -46,7 +46,7 @@ GPUS = {
 }
 #: First letters of a number format of a row → ours; scaling recipes of 8 bits are one.
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "nvfp4": "fp4", "fp4": "fp4", "fp32": "fp32"}
-_TIED = {**YES_NO, "1": True, "0": False}
+_YES_NO_ONE = {**YES_NO, "1": True, "0": False}
 #: Recomputation of a row → ours. `selective`: the MLA up-projection and the MLP's activation, a fifth of a forward
 #: pass; `selective-light`: norms and activations; `minimal` keeps products, so attention is done again.
 RECOMPUTE: dict[str, str | float] = {
@@ -55,7 +55,7 @@ RECOMPUTE: dict[str, str | float] = {
     "full": "full",
     "attn": "attn",
     "selective": 0.2,
-    "selective-light": 0.05,
+    "selective-light": "light",
     "selective-op": "selective_op",
     "selective-layer": "half",
     "minimal": "attn",
@@ -180,15 +180,29 @@ def _model(row: Mapping[str, str], here: str) -> dict:
         tied = {"tied": _tied(row, here)} if row.get("tied") else {}
         return {"base": row["model"], **{key: value for key, value in keys.items() if row[key]}, **tied}
     experts = {key: _whole(row, key, here) for key in ("experts", "topk", "moe_ffn") if row.get(key)}
-    return {**keys, **experts, "tied": _tied(row, here)}
+    shape = {**keys, **experts, "tied": _tied(row, here)}
+    return {**shape, "gated": _gated(row, shape, here)}
+
+
+def _gated(row: Mapping[str, str], shape: Mapping[str, Any], here: str) -> bool:
+    """Whether the MLP of a plain transformer has a gate: by its column, else by which is nearer to the parameters."""
+    if text := row.get("gated"):
+        if text not in _YES_NO_ONE:
+            raise UsageError(f"{here}: gated", f'"{text}" is not yes or no', "write yes or no, or nothing")
+        return _YES_NO_ONE[text]
+    total = _number(row, "params_b", here)
+    if not total:
+        return False
+    far = [abs(Model(**shape, gated=gated).params_total / 1e9 - total) for gated in (False, True)]
+    return far[1] < far[0]
 
 
 def _tied(row: Mapping[str, str], here: str) -> bool:
     """Whether input and output embedding are one matrix, as in a plain transformer that does not say."""
     text = row.get("tied") or "yes"
-    if text not in _TIED:
+    if text not in _YES_NO_ONE:
         raise UsageError(f"{here}: tied", f'"{text}" is not yes or no', "write yes or no, or nothing")
-    return _TIED[text]
+    return _YES_NO_ONE[text]
 
 
 def _software(row: Mapping[str, str], here: str) -> tuple[str, Constants, dict[str, Any]]:

@@ -16,7 +16,7 @@ from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import check_document
 from astrasim_py.system.machine_models import NpuModel
 from astrasim_py.training.inference import Inference, inference_memory
-from astrasim_py.training.memory import FRAMEWORK_BYTES, effective_bandwidth
+from astrasim_py.training.memory import OTHER_BYTES, effective_bandwidth
 from astrasim_py.training.recommendation import Recommendation, recommendation_memory
 
 TRAINING = "training: {model: {base: llama3-8b, layers: 4}, seq: 1024, gbs: 2, recompute: full}"
@@ -174,7 +174,7 @@ def test_memory_of_a_recommendation_model_is_its_tables():
     assert found["optimizer"] == 188_000_000 // 8 * 4 + 12 * sum(spec.model.mlp_params)
     assert found["gradients"] == 4 * sum(spec.model.mlp_params)
     kept = sum(found.values()) - found["framework"]
-    assert found["framework"] - FRAMEWORK_BYTES == pytest.approx(0.08 * kept, rel=1e-6)
+    assert found["framework"] - OTHER_BYTES == pytest.approx(0.08 * kept, rel=1e-6)
 
 
 def test_inference_and_recommendation_run_on_the_prices_of_the_npu():

@@ -356,3 +356,20 @@ def test_a_long_list_of_rows_that_are_not_predicted_is_cut(tmp_path, capsys):
     path = written(tmp_path, {}, *({"id": f"x{n}", "layers": ""} for n in range(8)))
     assert main(["measured", "validate", "training", str(path)]) == 0
     assert "x0, x1, x2, x3, x4 and 3 more" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("text", "gated"), [("1.342", True), ("1.074", False), ("", False)])
+def test_parameters_tell_whether_a_plain_transformer_has_a_gate(tmp_path, text, gated):
+    shape = {"model": "mine", "layers": "16", "hidden": "2048", "ffn": "8192", "heads": "32", "kv_heads": "32"}
+    shape |= {"head_dim": "64", "vocab": "131072", "params_b": text}
+    (row,) = read_rows(written(tmp_path, shape, heading=(*REQUIRED, "params_b")))
+    assert row.layout is not None
+    assert row.layout.model.gated is gated
+
+
+def test_a_column_says_whether_there_is_a_gate(tmp_path):
+    shapes = [{"model": "mine", "gated": text} for text in ("yes", "no")]
+    read = read_rows(written(tmp_path, *shapes, heading=(*REQUIRED, "gated")))
+    assert [row.layout.model.gated for row in read if row.layout] == [True, False]
+    with pytest.raises(UsageError, match=r'rows.csv:2: gated: "maybe" is not yes or no'):
+        read_rows(written(tmp_path, {"model": "mine", "gated": "maybe"}, heading=(*REQUIRED, "gated")))
