@@ -115,9 +115,10 @@ def step(priced: Terms, constants: Constants) -> StepTime:
     spent = {name: _spent_by_pass(getattr(priced, name), priced, constants) for name in KINDS}
     times = {way: {kind: getattr(p, way).seconds for kind, p in spent.items()} for way in SpentByPass._fields}
     ranks, once, bubbles, stalled = [], [], [], stalls(priced, spent, constants)
+    filled = _filled(priced, times, stalled)
     for place, layers_of in enumerate(priced.counts):
         once.append(exposed_once(priced, spent, layers_of, place, constants))
-        bubbles.append(_bubble(priced, *_others(priced, times, layers_of, stalled, place)))
+        bubbles.append(_bubble(priced, *_others(priced, times, layers_of, stalled, place)) - (place < 2) * filled)
         busy = on_rank(times["forward"], layers_of) + on_rank(times["backward"], layers_of) + sum(stalled[place])
         ranks.append(m * busy * (1 + 1e-12) + bubbles[-1])
     heaviest = np.argmax(np.broadcast_arrays(*ranks), axis=0)
@@ -195,6 +196,26 @@ def _others(
     later = stalls_of("backward")  # weight gradients give what is reduced
     forward, backward, weights = forward + stalls_of("forward"), backward + later, weights + later
     return forward, backward - weights, weights
+
+
+def _filled(priced: Terms, times: Mapping[str, Mapping[str, Seconds]], stalled: Sequence[BothPasses]) -> np.ndarray:
+    """Part of the bubble of ``1f1b`` in which the last rank but one has another microbatch, as the last is quicker.
+
+    It is one microbatch ahead. So it waits for a microbatch of the last rank less F of its own before the first
+    backward pass, and less B before the last one.
+    """
+    forward, backward = (
+        [
+            on_rank(times[way], counts) + getattr(exposed, way)
+            for counts, exposed in zip(priced.counts, stalled, strict=True)
+        ]
+        for way in BothPasses._fields
+    )
+    before = np.where(np.asarray(priced.stages) > 2, 1, 0)
+    behind = forward[2] + backward[2]
+    waits = sum(np.maximum(behind - np.choose(before, way[:2]), 0.0) for way in (forward, backward))
+    there = np.equal(priced.schedule, SCHEDULES.index("1f1b")) & (np.asarray(priced.microbatches) > 1)
+    return np.where(there & (np.asarray(priced.stages) > 1), np.maximum(behind - waits, 0.0), 0.0)
 
 
 def _bubble(priced: Terms, forward: Seconds, inputs: Seconds, weights: Seconds) -> Seconds:

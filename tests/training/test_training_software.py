@@ -38,6 +38,7 @@ BY_LAYERS = {"stage_cut": "layers"}
 LAYOUTS = {
     "tp 8": (8, {"tp": 8, "gbs": 8}),
     "tp 8 pp 4": (32, {"tp": 8, "pp": 4, "gbs": 32}),
+    "few microbatches": (32, {"tp": 8, "pp": 4, "gbs": 6}),
     "tp 16": (16, {"tp": 16, "gbs": 4}),
     "dp 64 zero 1": (64, {"zero": 1, "gbs": 128}),
     "mbs 1": (16, {"tp": 4, "dp": 4, "zero": 1, "gbs": 32}),
