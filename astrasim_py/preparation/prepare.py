@@ -21,7 +21,7 @@ from astrasim_py.preparation.jobs import job_of
 from astrasim_py.preparation.workloads.section import JobSection
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.expand import Point
-from astrasim_py.scenario.workload_models import AstraSimWorkload
+from astrasim_py.scenario.workload_models import AstraSimWorkload, TrainingWorkload
 from astrasim_py.system.compatible import NIC, NOISE, TRAINING_FORM, Exclusion, exclusions
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.plan import Plan
@@ -101,7 +101,7 @@ def prepare(
         free = free if job.placement is not None else free[jobs[-1].ranks :]
     jobs = jobs or [job_of(run, topology, "job0", "", spec)]
     problem = Problem(
-        topology=topology,
+        topology=_achieved(run, topology),
         jobs=tuple(jobs),
         network=run.network,
         semantics=spec.semantics,
@@ -153,6 +153,15 @@ def _network(run: Preparation) -> NetworkModel:
     from astrasim_py.dialects.own_model.simpy import OwnModel
 
     return network.model_copy(update={"factory": OwnModel(factory, network.model, place)})
+
+
+def _achieved(run: Preparation, topology: Topology) -> Topology:
+    """The topology with links at the shares of their rates that the software of trainings reaches."""
+    specs = [job for job in (run.spec, *run.spec.jobs.values()) if isinstance(job.workload, TrainingWorkload)]
+    if not specs or run.network.profile is not None:  # what a profile measured has these shares
+        return topology
+    achieved: Topology = load("astrasim_py.preparation.training_costs:achieved")(specs, topology, run.at("software"))
+    return achieved
 
 
 def _free(run: Preparation, topology: Topology) -> list[int]:

@@ -1,6 +1,6 @@
 """What a training's software and the state of its machine cost: by their names, or by what nccl-tests measured."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,8 @@ from typing import Any
 from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.fields import FileText
 from astrasim_py.core.units import format_size
+from astrasim_py.topology.model import Topology
+from astrasim_py.topology.shares import with_shares
 from astrasim_py.training.machine_states import ANY, MachineState, machine_state, state_of, states_of
 from astrasim_py.training.software import DEFAULT, IDEAL, Software, software
 from astrasim_py.training.state_keys import StateKey
@@ -37,6 +39,23 @@ class TrainingCosts:
 
 #: Links at nominal rates, and no host.
 IDEAL_COSTS = TrainingCosts(software=software(IDEAL))
+
+
+def achieved(specs: Sequence[Any], topology: Topology, place: str) -> Topology:
+    """The topology as the trainings of jobs use it: its links at the shares that their software reaches.
+
+    Raises ScenarioError, at `place`: jobs on the same links have different shares.
+    """
+    shares: dict[tuple[float, float], str] = {}
+    for spec in specs:
+        workload = spec.workload
+        name = IDEAL if workload.times == "roofline" else workload.software or DEFAULT
+        constants = software(name).constants
+        shares.setdefault((constants.nvlink, float(constants.nic)), str(name))
+    if len(shares) > 1:
+        problem = f"software {' and '.join(shares.values())} reach different shares of the links that they share"
+        raise ScenarioError(place, problem, "write the same software for all jobs")
+    return with_shares(topology, *next(iter(shares)))
 
 
 def training_costs(

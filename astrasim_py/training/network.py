@@ -16,6 +16,7 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.topology.model import Topology
+from astrasim_py.topology.shares import with_shares
 
 #: Bytes of the buffer for which algorithms are chosen and their messages measured.
 LARGE = 2**30
@@ -53,9 +54,8 @@ class NetworkCosts:
     @cached_property
     def _seconds(self) -> np.ndarray:
         """Of a byte on each link."""
-        inner = next((dim.bandwidth for dim in self.topology.dims if dim.size > 1), None)
-        rates = [float(rate) * (self.near if inner in (rate, None) else self.far) for rate in self.topology.bandwidths]
-        return 1 / np.array(rates)[self.topology.bandwidth_class]
+        achieved = with_shares(self.topology, self.near, self.far)
+        return 1 / np.array([float(rate) for rate in achieved.bandwidths])[achieved.bandwidth_class]
 
     def cost(self, collective: str, role: str, members: int, stride: int) -> Cost:
         """Of groups of ranks that are `stride` apart; a ``chain`` is a message of each but the last to the next one, a

@@ -1,0 +1,44 @@
+"""Links of a training run at the shares that its software reaches."""
+
+import pytest
+
+from astrasim_py.core.errors import ScenarioError
+from astrasim_py.preparation.prepare import prepare
+from astrasim_py.scenario.expand import expand
+from astrasim_py.scenario.load import load_scenario
+from astrasim_py.training.software import software
+
+HEAD = "name: x\ntopologies: {dgx: {preset: dgx_h100, nodes: 2}}\ncompute: {preset: dgx_h100}\n"
+TRAINING = "training: {model: {base: llama3-8b, layers: 2}, seq: 2048, gbs: 16, tp: 8"
+
+
+def rates(tmp_path, text: str) -> list[float]:
+    path = tmp_path / "x.yaml"
+    path.write_text(HEAD + text)
+    problem = prepare(expand(load_scenario(str(path)))[0]).problem
+    return [float(rate) / 1e9 for rate in problem.topology.bandwidths]
+
+
+@pytest.mark.parametrize("name", ["pytorch", "nanotron", "ideal"])
+def test_links_reach_the_shares_of_the_software(tmp_path, name):
+    constants = software(name).constants
+    found = rates(tmp_path, f"workload: {{{TRAINING}}}, software: {name}}}\n")
+    assert found == pytest.approx([50 * constants.nic, 450 * constants.nvlink])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"workload: {{{TRAINING}}}, times: roofline}}\n",
+        f"workload: {{{TRAINING}}}}}\nnetwork: {{profile: dgx_h100}}\n",
+        "workload: [{all_reduce: 1 MiB}]\n",
+    ],
+)
+def test_links_keep_their_rates_by_roofline_with_a_profile_and_in_other_workloads(tmp_path, text):
+    assert rates(tmp_path, text) == [50, 450]
+
+
+def test_jobs_that_reach_different_shares_are_refused(tmp_path):
+    job = f"{{workload: {{{TRAINING}}}, software: %s}}, ranks: 8}}"
+    with pytest.raises(ScenarioError, match="software pytorch and ideal reach different shares of the links"):
+        rates(tmp_path, f"jobs: {{a: {job % 'pytorch'}, b: {job % 'ideal'}}}\n")
