@@ -58,8 +58,7 @@ MIXED = True
 
 def run(args: argparse.Namespace) -> int:
     """Explore, or answer a question about configurations."""
-    from dataclasses import replace
-
+    from astrasim_py.cli.former import note
     from astrasim_py.exploration.grid import grid_of
     from astrasim_py.exploration.models import load_exploration
     from astrasim_py.exploration.search import price
@@ -68,12 +67,14 @@ def run(args: argparse.Namespace) -> int:
     check_positive(args, "jobs", "rows")
     names = _names(args)
     exploration = load_exploration(names[0].name, args.set)
+    complain(note(former.split(), present.split()) for former, present in exploration.former)
     if args.calibrate:
         from astrasim_py.exploration.calibrate import calibrated
 
-        constants, note = calibrated(args.calibrate)
-        exploration = replace(exploration, constants=constants)
-        complain(() if args.quiet else [note])
+        constants, sentence = calibrated(args.calibrate)
+        exploration = exploration.calibrated(constants)
+        complain(() if args.quiet else [sentence])
+    complain(() if args.quiet else exploration.costs.doubts)
     question = args.explain or args.why_not or args.diff
     values = names[0].values
     if not question:
@@ -137,6 +138,7 @@ def _table(args: argparse.Namespace, priced) -> int:
     from astrasim_py.exploration.search import baseline_of, simulate
     from astrasim_py.exploration.what_if import what_if
     from astrasim_py.report import explore as text
+    from astrasim_py.report.training import costs_text
     from astrasim_py.results.csv_io import csv_rows
     from astrasim_py.runs.progress import on_terminal
 
@@ -172,13 +174,19 @@ def _table(args: argparse.Namespace, priced) -> int:
         table_parquet(rows, args.flops, args.parquet)
     shown = [text.table_row(row, args.flops) for row in rows[: args.rows]]
     keyed = [{key: row[key] for key in text.LAYOUT.values()} | cells for row, cells in zip(rows, shown, strict=False)]
-    document = {"configurations": priced.grid.count, "refused": priced.refused, "rows": keyed, "what_if": changes}
+    document = exploration.costs.keys() | {
+        "configurations": priced.grid.count,
+        "refused": priced.refused,
+        "rows": keyed,
+        "what_if": changes,
+    }
     document |= {"results": args.folder and str(args.folder), "files": [*filter(None, (args.all, args.parquet))]}
     if printed(args.format, document | best, shown):
         return code
     print(text.refused_text(priced.refused, priced.grid.count))
     if exploration.keys.memory == "fit":
         print(text.fit_text(rows[0]))
+    print(costs_text(exploration.costs.keys()))
     print(f"\n{text.table_text(rows[: args.rows], args.flops)}\n")
     if simulated.gaps and simulated.result:
         print(text.order_text(rows[:top], simulated.gaps, simulated.wrong_pairs, simulated.pairs, simulated.fastest))

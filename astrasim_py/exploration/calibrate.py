@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from astrasim_py.training.prices import Constants
 from astrasim_py.validation.training_errors import fit, predict
 from astrasim_py.validation.training_rows import read_rows
 
 
-def calibrated(path: str) -> tuple[Constants, str]:
+def calibrated(path: str) -> tuple[dict[str, float], str]:
     """Four constants fitted to all rows of a CSV (as of ``measured validate training``), and a line that states them.
 
     Raises UsageError: the file cannot be read, or no row can be predicted.
@@ -18,7 +17,4 @@ def calibrated(path: str) -> tuple[Constants, str]:
     before, after = (float(np.median(np.abs(errors))) for errors in (predicted.errors(), predicted.errors(values)))
     shown = ", ".join(f"{key} {value:.3g}" for key, value in values.items())
     line = f"calibrated to {len(predicted.rows)} of {len(rows)} rows: {shown}; median error {100 * after:.1f} %"
-    constants = Constants(
-        host=values["host"], gemm=values["gemm"], nic=values["nic"], interference=values["interference"]
-    )
-    return constants, f"{line} instead of {100 * before:.1f} %"
+    return values, f"{line} instead of {100 * before:.1f} %"

@@ -7,34 +7,37 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import BeforeValidator, Field, PlainValidator, ValidationError, ValidationInfo, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError, ValidationInfo, WithJsonSchema
 
 from astrasim_py.builders.registry import build, default_algorithm
 from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.document import Mark, Value, join, read_document
 from astrasim_py.core.errors import AlgorithmError, ScenarioError, UnitError
-from astrasim_py.core.fields import Count, Size, Text, choice, did_you_mean, shown, whole, wrong
+from astrasim_py.core.fields import Count, FileText, Size, Text, choice, did_you_mean, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example, mistakes, tuples
 from astrasim_py.core.units import parse_size
 from astrasim_py.preparation.prepare import prepare, topology_of
 from astrasim_py.preparation.training import npu_of
+from astrasim_py.preparation.training_costs import TrainingCosts, training_costs
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.scenario.algorithm_models import Builder
+from astrasim_py.scenario.check import confined
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario, check_document, placed
 from astrasim_py.scenario.overrides import apply_override
 from astrasim_py.scenario.schema import Scenario
+from astrasim_py.scenario.workload_models import SoftwareKey, StateKey
 from astrasim_py.system.compatible import TRAINING_FORM, exclusions
 from astrasim_py.topology.grid import group_dims
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.model import Topology
-from astrasim_py.training.machine_states import states_of
 from astrasim_py.training.memory import Reserve
 from astrasim_py.training.models import NamedModel
-from astrasim_py.training.network import LARGE, NetworkCosts
-from astrasim_py.training.prices import Constants, Prices
+from astrasim_py.training.network import LARGE, NetworkCosts, Select
+from astrasim_py.training.prices import Prices
 from astrasim_py.training.schedules import SCHEDULES
-from astrasim_py.training.software import DEFAULT, IDEAL, software
+from astrasim_py.training.software import DEFAULT, IDEAL
+from astrasim_py.training.state_keys import OwnSoftware
 from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, GRADIENTS, Overlap, Recomputation
 from astrasim_py.training.system import System, system_of
 
@@ -43,7 +46,8 @@ _SCENARIO_KEYS = ("topology", "compute", "network", "algorithms", "collectives",
 #: Keys of a scenario that an exploration writes itself.
 _OWN_KEYS = ("workload", "jobs", "compare", "noise", "nic", "repeat", "sweep", "plots", "groups", "ranks", "stragglers")
 OBJECTIVES = ("time", "tokens", "memory")
-_RATES = ("nominal", "measured")
+#: Values of the former key ``rates`` → software.
+_RATES = {"nominal": IDEAL, "measured": DEFAULT}
 
 
 def _listed(value: object) -> object:
@@ -147,9 +151,10 @@ class Explore(StrictModel):
         default=Reserve(),
         description="what stays free of an NPU's memory where a configuration counts as a fit: a size, or a part",
     )
-    rates: Annotated[str, choice(*_RATES)] = Field(
-        default="nominal", description="links and host as they are simulated, or as they are measured on real machines"
+    software: SoftwareKey | None = Field(
+        default=None, description="as in a scenario's workload: pytorch by default, or ideal"
     )
+    state: StateKey | None = Field(default=None, description="as in a scenario's workload: sound by default")
     rows: Annotated[int, whole(1, 10**6)] = Field(default=1000, description="rows of the table: the best")
     baseline: Text | None = Field(default=None, description="configuration that figures compare with, e.g. tp=8,pp=4")
     simulate: Simulate = Simulate()
@@ -163,10 +168,18 @@ class Explore(StrictModel):
 
     @classmethod
     def _normalized(cls, value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, Mapping) and "reserve" in value and "memory_reserve" not in value:
-            return {
-                "memory_reserve" if key == "reserve" else key: item for key, item in value.items()
-            }  # its first name
+        if not isinstance(value, Mapping):
+            return value
+        value = dict(value)
+        if "reserve" in value and "memory_reserve" not in value:
+            value["memory_reserve"] = value.pop("reserve")  # its first name
+        if "rates" in value:
+            rates = value.pop("rates")
+            if rates not in _RATES:
+                raise wrong(f"{shown(rates)} is not one of {', '.join(_RATES)}", "write software: ideal", ("rates",))
+            if value.get("software") is not None:
+                raise wrong("rates is the former key of software, which is there as well", "drop it", ("rates", "@key"))
+            value["software"] = _RATES[rates]
         return value
 
     def _complete(self) -> None:
@@ -182,7 +195,7 @@ class Exploration:
     """An exploration that is known to be right.
 
     `base`: the scenario without its workload, as a document. `point`: its only point. `place`: of ``explore``.
-    `constants`: those that are fitted to measured rows, in place of the defaults of `rates`.
+    `former`: what is written in former keys, each with the present ones.
     """
 
     name: str
@@ -192,12 +205,33 @@ class Exploration:
     point: Point
     place: str
     topology: Topology
-    constants: Constants | None = None
+    former: tuple[tuple[str, str], ...] = ()
 
     @property
     def ranks(self) -> int:
         """NPUs of the cluster that are alive."""
         return len(self.topology.alive)
+
+    @cached_property
+    def costs(self) -> TrainingCosts:
+        """Software and state of the machine. Raises ScenarioError, at their keys."""
+        keys, machine, folder = self.keys, self.point.spec.compute.preset, Path(self.point.folder)
+
+        def path_of(name: FileText) -> Path:
+            return confined(name, folder, f"{self.place}.state", self.point.allow_outside)
+
+        try:
+            return training_costs(keys.software, keys.state, machine, self.ranks, path_of)
+        except ScenarioError as error:
+            place = error.place if error.place.startswith(self.place) else f"{self.place}.{error.place}"
+            raise ScenarioError(place, error.problem, error.remedy) from None
+
+    def calibrated(self, changes: Mapping[str, float]) -> "Exploration":
+        """The same with other constants of its software. Raises ScenarioError: they make no sense, or it is ideal."""
+        written = self.keys.software or DEFAULT
+        base = written.base if isinstance(written, OwnSoftware) else written
+        own = OwnSoftware(base=base, **changes)
+        return replace(self, keys=self.keys.model_copy(update={"software": own}))
 
     @cached_property
     def system(self) -> System:
@@ -209,21 +243,12 @@ class Exploration:
         if npu.memory and kept_free >= npu.memory:
             problem = f"a reserve of {kept_free / 1e9:.1f} GB leaves nothing of {npu.memory / 1e9:.1f} GB"
             raise ScenarioError(f"{self.place}.memory_reserve", problem, "write less, e.g. 4 GiB or 10 %")
-        return system_of(self.topology, npu)
+        return replace(system_of(self.topology, npu), state=self.costs.state, gather_gb_s=self.costs.gather_gb_s)
 
     @cached_property
     def prices(self) -> Prices:
-        """Times by which configurations are ordered."""
-        if self.keys.rates == "nominal" and self.constants is None:
-            return self.nominal
-        real = replace(self.system, state=states_of(self.point.spec.compute.preset or "*")[0])
-        constants = self.constants or software(DEFAULT).constants
-        return Prices(real, self.keys.dtype, self.keys.attention, constants)
-
-    @cached_property
-    def nominal(self) -> Prices:
-        """Times of what is simulated: links at their rates, no host, rings as the scenario's algorithms lay them."""
-        constants = software(IDEAL).constants
+        """Times of what is simulated: collectives as the scenario's algorithms lay them on the links."""
+        constants = self.costs.software.constants
         return Prices(self.system, self.keys.dtype, self.keys.attention, constants, network=self.network)
 
     @cached_property
@@ -243,7 +268,7 @@ class Exploration:
                 pass
             return build(default_algorithm(collective), collective, len(npus))
 
-        return NetworkCosts(self.topology, select)
+        return self._costs(select)
 
     @cached_property
     def hierarchical(self) -> NetworkCosts:
@@ -254,15 +279,25 @@ class Exploration:
                 return self.network.select(collective, role, npus)
             return build("hierarchical", collective, len(npus), dims=group_dims(self.topology, npus))
 
-        return NetworkCosts(self.topology, select)
+        return self._costs(select)
+
+    def _costs(self, select: Select) -> NetworkCosts:
+        constants = self.costs.software.constants
+        return NetworkCosts(self.topology, select, near=float(constants.nvlink), far=float(constants.nic))
 
     def simulation(self, configurations: Mapping[str, Mapping[str, Any]]) -> LoadedScenario:
         """The scenario that simulates configurations: label → keys of a training."""
         mark = Mark("explore")
         sweep = {"configuration": {label: dict(keys) for label, keys in configurations.items()}}
+        costs = {key: getattr(self.keys, key) for key in ("software", "state")}
+        given = {
+            key: value.model_dump(exclude_none=True) if isinstance(value, BaseModel) else value
+            for key, value in costs.items()
+            if value is not None
+        }
         sections = {
             "name": f"{self.name[:54]}-simulated",
-            "workload": {"training": "$configuration", "memory": "ignore"},
+            "workload": {"training": "$configuration", "memory": "ignore", **given},
             "sweep": sweep,
             "record": "summary",
         }
@@ -296,6 +331,8 @@ def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
     point = expand(loaded)[0]
     for exclusion in exclusions({"network": point.spec.network}, (TRAINING_FORM,)):
         raise ScenarioError(point.place(exclusion.place), exclusion.problem, exclusion.remedy)
+    rates = explore.get("rates")
+    former = () if rates is None else ((f"rates: {rates.data}", f"software: {keys.software}"),)
     exploration = Exploration(
         name=loaded.name,
         path=Path(path),
@@ -304,6 +341,7 @@ def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
         point=point,
         place=explore.place,
         topology=topology_of(point),
+        former=former,
     )
     _ = exploration.system  # its errors come first
     return exploration

@@ -52,6 +52,7 @@ def write_results(
     refused = [{"reason": name, "configurations": count} for name, count in priced.refused.items()]
     table = {
         "exploration": priced.exploration.name,
+        **priced.exploration.costs.keys(),
         "configurations": priced.grid.count,
         "possible": int((priced.reasons < 0).sum()),
         "refused": priced.refused,

@@ -88,20 +88,18 @@ class Priced:
         numbers = np.asarray(numbers, dtype=np.int64)
         rows: dict[int, dict[str, Any]] = {}
         for positions, layout in self.grid.layouts(numbers):
-            ideal = alone = priced = evaluate(layout, self.prices, reserve=self.exploration.keys.memory_reserve)
-            if self.grid.ranks == self.exploration.ranks:  # otherwise there is no network
-                nominal = self.exploration.nominal
-                ideal = priced if self.prices is nominal else evaluate(layout, nominal)
-                alone = evaluate(layout, replace(nominal, sharing=False))
+            alone = priced = evaluate(layout, self.prices, reserve=self.exploration.keys.memory_reserve)
+            if self.prices.network is not None:
+                alone = evaluate(layout, replace(self.prices, sharing=False))
             for place, number in enumerate(numbers[positions].tolist()):
-                ideals = (float(np.ravel(configurations.step.seconds)[place]) for configurations in (ideal, alone))
-                rows[number] = self._row(number, priced, place, *ideals)
+                rows[number] = self._row(number, priced, place, float(np.ravel(alone.step.seconds)[place]))
         return [rows[number] for number in numbers.tolist()]
 
-    def _row(self, number: int, priced: Configurations, place: int, ideal: float, alone: float) -> dict[str, Any]:
+    def _row(self, number: int, priced: Configurations, place: int, alone: float) -> dict[str, Any]:
         layout = priced.layout.at(place)
         values = self.grid.values(number)
         tokens = float(priced.tokens_per_second[place])
+        step_s = float(np.ravel(priced.step.seconds)[place])
         memory = {kind: int(nbytes[place]) for kind, nbytes in priced.memory.items()}
         return {
             "configuration": self.grid.text(number),
@@ -114,9 +112,9 @@ class Priced:
             "microbatches": layout.microbatches,
             "tokens_per_s_per_gpu": tokens,
             "tflops_per_gpu": tflops_of(layout, tokens),
-            "step_s": float(np.ravel(priced.step.seconds)[place]),
-            "nominal_step_s": ideal,
-            "shares_links": ideal - alone > _SHARED * ideal or bool(layout.model.experts and layout.zero >= 2),
+            **self.exploration.costs.keys(),
+            "step_s": step_s,
+            "shares_links": step_s - alone > _SHARED * step_s or bool(layout.model.experts and layout.zero >= 2),
             "parts_s": {name: float(np.ravel(part)[place]) for name, part in asdict(priced.step).items()},
             "memory_bytes": memory,
             "memory_total_bytes": sum(memory.values()),
@@ -255,12 +253,12 @@ def simulate(
             {
                 "simulated_s": seconds,
                 "simulated_exposed_s": float(exposed) / 1e9 if done and exposed is not None else None,
-                "gap": None if seconds is None else row["nominal_step_s"] / seconds - 1,
+                "gap": None if seconds is None else row["step_s"] / seconds - 1,
                 "simulated_off_s": (summary.fold.deviation if summary.fold else 0) / 1e12 if done and summary else None,
                 "status": point.status,
             }
         )
-    ideal = np.array([row["nominal_step_s"] for row, run in zip(rows, runs, strict=True) if run["gap"] is not None])
+    ideal = np.array([row["step_s"] for row, run in zip(rows, runs, strict=True) if run["gap"] is not None])
     real = np.array([run["simulated_s"] for run in runs if run["gap"] is not None])
     upper = np.triu_indices(len(real), 1)
     wrong = (ideal[:, None] < ideal) & (real[:, None] > real) | (ideal[:, None] > ideal) & (real[:, None] < real)

@@ -28,13 +28,14 @@ def what_if(priced: Priced) -> list[dict[str, Any]]:
     rows = []
     for change, prices in (("as it is", priced.prices), *_changes(priced)):
         changed = priced if prices is priced.prices else price(priced.exploration, priced.grid, prices)
-        row = changed.rows([changed.best()])[0]
+        number = changed.best()
+        row, seconds = changed.rows([number])[0], float(changed.seconds[number])
         rows.append(
             {
                 "change": change,
                 "same_step_s": float(changed.seconds[best]),
-                "step_s": row["step_s"],
-                "speedup": before / row["step_s"],
+                "step_s": seconds,
+                "speedup": before / seconds,
                 "configuration": row["configuration"],
                 "bottleneck": bottleneck(row["parts_s"]),
             }
@@ -65,7 +66,7 @@ def _changes(priced: Priced) -> Iterator[tuple[str, Prices]]:
     def linked(*, near: float = 1.0, far: float = 1.0) -> Prices:
         faster = replace(system, inside=system.inside * near, outside=system.outside * far)
         costs = prices.network
-        network = costs and NetworkCosts(costs.topology, costs.select, near=near, far=far)
+        network = costs and NetworkCosts(costs.topology, costs.select, near=near * costs.near, far=far * costs.far)
         return replace(prices, system=faster, network=network)
 
     yield f"{factors.nic:g} x NIC", linked(far=factors.nic)
@@ -79,12 +80,7 @@ def _changes(priced: Priced) -> Iterator[tuple[str, Prices]]:
         size, rate = factors.expanded_memory, compute.memory_bandwidth / 4
         more = ExpandedMemory(size=size, bandwidth=rate, policy="placement")
         yield f"+ {size / 1e9:g} GB expanded memory", computing(expanded_memory=more)
-    if prices.network is not None:
-        yield "collectives along dimensions", replace(prices, network=priced.exploration.hierarchical)
-        return
-    rails = not prices.constants.rails
-    name = f"rings over {'all NICs' if rails else 'one NIC'} of a node"
-    yield name, replace(prices, constants=replace(prices.constants, rails=rails))
+    yield "collectives along dimensions", replace(prices, network=priced.exploration.hierarchical)
 
 
 def scaling(priced: Priced) -> list[dict[str, Any]]:

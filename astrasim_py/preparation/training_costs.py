@@ -12,7 +12,7 @@ from astrasim_py.topology.model import Topology
 from astrasim_py.topology.shares import with_shares
 from astrasim_py.training.machine_states import ANY, MachineState, machine_state, state_of, states_of
 from astrasim_py.training.software import DEFAULT, IDEAL, Software, software
-from astrasim_py.training.state_keys import StateKey
+from astrasim_py.training.state_keys import SoftwareKey, StateKey, named_software
 from astrasim_py.training.system import system
 
 
@@ -59,7 +59,7 @@ def achieved(specs: Sequence[Any], topology: Topology, place: str) -> Topology:
 
 
 def training_costs(
-    software_name: str | None,
+    software_key: SoftwareKey | None,
     state: StateKey | None,
     machine: str | None,
     ranks: int,
@@ -70,7 +70,7 @@ def training_costs(
     Raises ScenarioError, at ``software`` or ``state``: there is no such software, no such state of this machine is
     known, or its files do not tell it.
     """
-    named = software(software_name or DEFAULT)
+    named = named_software(software_key or DEFAULT)
     if named.ideal:
         doubts = () if state is None else (f"state changes nothing for software: {IDEAL}; drop it",)
         return TrainingCosts(software=named, doubts=doubts)

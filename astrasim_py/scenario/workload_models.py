@@ -29,7 +29,17 @@ from astrasim_py.workload import items
 from astrasim_py.workload.items import AllToAll, Barrier, Collective, Compute, Memory, RootedCollective, Send
 
 #: What the keys of software and of the state of machines may be.
-SOFTWARE_SCHEMA = {"type": "string", "examples": ["pytorch", "megatron", "ideal"]}
+_CONSTANTS = ("host", "gemm", "nic", "nvlink", "interference")
+SOFTWARE_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "examples": ["pytorch", "megatron", "ideal"]},
+        {
+            "type": "object",
+            "properties": {"base": {"type": "string"}} | {key: {"type": "number"} for key in _CONSTANTS},
+            "additionalProperties": False,
+        },
+    ]
+}
 _FILE_SCHEMA = {"type": "string", "minLength": 1}
 _FILES_SCHEMA = {"anyOf": [_FILE_SCHEMA, {"type": "array", "items": _FILE_SCHEMA, "minItems": 1}]}
 STATE_SCHEMA = {
@@ -48,10 +58,9 @@ if TYPE_CHECKING:
     from astrasim_py.scenario.open_loop import OpenLoop
     from astrasim_py.training.inference import Inference
     from astrasim_py.training.recommendation import Recommendation
-    from astrasim_py.training.state_keys import StateKey
+    from astrasim_py.training.state_keys import SoftwareKey as SoftwareKey
+    from astrasim_py.training.state_keys import StateKey as StateKey
     from astrasim_py.training.strategy import Training
-
-    SoftwareKey = str
 else:
     AstraSimInputs = Annotated[Any, ByNeed("astrasim_py.scenario.astra_sim_inputs:AstraSimInputs")]
     OpenLoop = Annotated[Any, ByNeed("astrasim_py.scenario.open_loop:OpenLoop")]
@@ -240,7 +249,7 @@ class TrainingWorkload(ModelWorkload):
 
     training: Training = example("{model: llama3-70b, seq: 8192, gbs: 512, tp: 4, pp: 4}")
     software: SoftwareKey | None = Field(
-        default=None, description="whose constants hold: pytorch by default; ideal has links at nominal rates, no host"
+        default=None, description="whose constants hold: pytorch by default; ideal, links at nominal rates and no host"
     )
     state: StateKey | None = Field(
         default=None, description="of the machine: sound by default, degraded, or {nccl_tests: FILE}"

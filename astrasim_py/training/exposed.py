@@ -180,8 +180,10 @@ def _beyond(stream: Transfer, chain: Spent, hidden, constants: Constants) -> Sec
     """Time that communication adds to the computation beside it. Both begin at once."""
     comm, busy = stream.seconds(constants.nic), chain.seconds
     interference = constants.interference * np.minimum(comm, busy)
-    if not np.any(stream.on_tp) and not np.any(stream.on_ep):
-        return np.where(hidden, np.maximum(comm - busy, 0.0) + interference, comm)
+    apart = np.maximum(comm - busy, 0.0)
+    meets = (np.asarray(stream.on_tp) > 0) | (np.asarray(stream.on_ep) > 0)
+    if not meets.any():
+        return np.where(hidden, apart + interference, comm)
     slowed, moved, factor = _together(stream, comm, chain)
     # Communication before the first computation, or that computation, comes first; the rest counts as mixed.
     count = np.maximum(stream.tp_turns, TINY)
@@ -195,7 +197,8 @@ def _beyond(stream: Transfer, chain: Spent, hidden, constants: Constants) -> Sec
     moved = np.maximum(moved - done - chain.head, TINY)
     rest = busy - chain.lead - chain.head
     shared = first + np.minimum(left / moved, 1.0) * (slowed - rest)
-    return np.where(hidden, shared + np.maximum(left - moved, 0.0) + interference, comm)
+    mixed = shared + np.maximum(left - moved, 0.0)
+    return np.where(hidden, np.where(meets, mixed, apart) + interference, comm)
 
 
 def _together(stream: Transfer, comm: Seconds, chain: Spent) -> tuple[Seconds, Seconds, Seconds]:

@@ -21,6 +21,7 @@ from astrasim_py.report.explore import best_text, notes_text
 from astrasim_py.report.training import room_text
 from astrasim_py.results.model import Row
 from astrasim_py.runs.progress import Progress
+from astrasim_py.scenario.expand import expand
 from astrasim_py.topology.hardware import preset_names
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.memory import peak_memory, require_memory
@@ -43,7 +44,11 @@ SMALL = """explore:
 """
 
 
-SMALL_OVERLAP = """explore: {{
+#: Simulations hold the network to account: host and software pass beside it.
+IDEAL = "  software: ideal\n"
+
+
+SMALL_OVERLAP = """explore: {{ software: ideal,
   model: {{base: llama3-8b, layers: 4}}, topology: {}, gbs: 32, seq: 1024, zero: [0, 1], overlap: {{dp: true}}, {} }}
 """
 
@@ -58,6 +63,7 @@ DATA_PARALLEL = """explore:
   zero: {zero}
   mbs: {mbs}
   recompute: {recompute}
+  software: ideal
 """
 
 
@@ -97,7 +103,7 @@ def test_rows_are_those_of_the_configuration_alone(explored):
     priced = explored()
     order = priced.possible
     chosen = order[:: max(len(order) // 40, 1)]
-    prices = priced.exploration.nominal
+    prices = priced.exploration.prices
     for row, number in zip(priced.rows(chosen), chosen.tolist(), strict=True):
         keys = priced.grid.keys(number)
         layout = Training(**(keys | {"model": priced.exploration.keys.model})).layout(8)
@@ -221,7 +227,7 @@ def test_memory_near_the_limit_is_marked():
 
 def test_simulations_are_near_and_used_again(explored, tmp_path):
     text = SMALL.replace("zero: [0, 1, 3]", "zero: [0, 1]").replace("gbs: [32, 48]", "gbs: 32")
-    priced = explored(text + "  simulate: {top: 5}\n")
+    priced = explored(text + "  simulate: {top: 5}\n" + IDEAL)
     order = priced.possible[:5]
     rows = priced.rows(order)
     options = {"progress": Progress(), "out": tmp_path}
@@ -230,7 +236,7 @@ def test_simulations_are_near_and_used_again(explored, tmp_path):
     assert first.rows == again.rows
     assert sorted(map(abs, first.gaps))[2] <= 0.015 and max(map(abs, first.gaps)) <= 0.05
     for row, found in zip(rows, first.rows, strict=True):
-        assert found["gap"] == pytest.approx(row["nominal_step_s"] / found["simulated_s"] - 1)
+        assert found["gap"] == pytest.approx(row["step_s"] / found["simulated_s"] - 1)
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), [("zbv", {2}), ("[1f1b, zbv]", {1, 2}), ("1f1b", {1})])
@@ -290,11 +296,53 @@ def test_algorithms_of_a_group_are_priced_as_simulated(explored, tmp_path, zero)
     assert len(found.gaps) == 4 and max(map(abs, found.gaps)) < 0.002  # latencies of the last steps
 
 
-def test_calibrated_or_measured_rates_change_the_step_not_the_gap(explored):
-    nominal, measured = explored(), explored(SMALL + "  rates: measured\n")
-    number = int(nominal.possible[0])
-    one, other = nominal.rows([number])[0], measured.rows([number])[0]
-    assert other["step_s"] > one["step_s"] and other["nominal_step_s"] == one["nominal_step_s"]
+def test_software_and_state_change_the_step(explored):
+    texts = ("", "  state: degraded\n", IDEAL)
+    plain, degraded, ideal = (explored(SMALL + text) for text in texts)
+    number = next(int(n) for n in plain.possible if plain.grid.values(int(n))["tp"] == 4)
+    steps = [float(priced.seconds[number]) for priced in (ideal, plain, degraded)]
+    assert steps == sorted(steps) and len(set(steps)) == 3
+    rows = [priced.rows([number])[0] for priced in (plain, degraded, ideal)]
+    assert [(row["software"], row["state"], row["state_source"]) for row in rows] == [
+        ("pytorch", "sound", "default"),
+        ("pytorch", "degraded", "as written"),
+        ("ideal", None, None),
+    ]
+
+
+@pytest.mark.parametrize(("rates", "software"), [("nominal", "ideal"), ("measured", "pytorch")])
+def test_rates_is_the_former_key_of_software(explored, rates, software):
+    former, present = (explored(f"{SMALL}  {text}\n") for text in (f"rates: {rates}", f"software: {software}"))
+    assert former.exploration.former == ((f"rates: {rates}", f"software: {software}"),)
+    assert present.exploration.former == ()
+    assert np.array_equal(former.seconds, present.seconds, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("software: pytoch", 'explore.software: "pytoch" is no software that is known; did you mean "pytorch"?'),
+        ("software: {gemm: 0}", "explore.software.gemm: 0 is too little"),
+        ("software: {base: ideal, gemm: 1.1}", "explore.software.base: ideal has no constants to change"),
+        ("software: {base: megatron}", "explore.software: changes no constant; write software: megatron"),
+        ("state: bad", 'explore.state: "bad" is no state of a machine'),
+        ("state: {nccl_tests: gone.txt}", "explore.state: gone.txt"),
+        ("rates: fast", 'explore.rates: "fast" is not one of nominal, measured; write software: ideal'),
+        ("software: ideal\n  rates: nominal", "explore.rates: rates is the former key of software"),
+    ],
+)
+def test_wrong_software_and_states_are_refused_at_their_keys(explored, text, problem):
+    with pytest.raises(AstraError) as caught:
+        explored(f"{SMALL}  {text}\n")
+    assert problem in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_is_calibrated_is_simulated_too(explored):
+    exploration = explored().exploration
+    slower = exploration.calibrated({"gemm": 1.5, "host": 0.0})
+    assert slower.prices.constants.gemm == 1.5 and slower.costs.keys()["software"] == "pytorch with host 0, gemm 1.5"
+    point = expand(slower.simulation({"a": {"model": "llama3-8b", "seq": 1024, "gbs": 32, "tp": 4}}))[0]
+    assert point.spec.workload.software.software() == slower.costs.software
 
 
 def test_no_change_that_adds_something_makes_the_best_slower(explored):

@@ -133,6 +133,8 @@ def test_what_tells_no_state_is_refused_with_the_call_to_run(tmp_path, text, pro
     ("more", "machine", "line"),
     [
         ("software: pytoch", "dgx_h100", '"pytoch" is no software that is known; did you mean "pytorch"?'),
+        ("software: {gem: 1.1}", "dgx_h100", 'software.gem: is not a key here; did you mean "gemm"?'),
+        ("software: {base: megatron}", "dgx_h100", "changes no constant; write software: megatron"),
         ("state: bad", "dgx_h100", '"bad" is no state of a machine; write sound, degraded, or {nccl_tests: FILE}'),
         ("state: degraded", "dgx_a100", 'no state "degraded" of dgx_a100 is known; write sound; degraded is'),
         ("state: {nccl_tests: t.txt}", "dgx_a100", "of dgx_a100 no state but sound is known"),
@@ -165,3 +167,9 @@ def test_a_state_of_ideal_software_is_said_to_change_nothing(capsys):
 @pytest.mark.parametrize("name", software_names())
 def test_every_software_runs(tmp_path, name):
     assert costs_of(tmp_path, f"software: {name}")["software"] == name
+
+
+def test_constants_of_software_may_be_changed(tmp_path):
+    slower = costs_of(tmp_path, "software: {base: megatron, gemm: 1.5}")
+    assert slower["software"] == "megatron with gemm 1.5" and slower["state"] == "sound"
+    assert slower["step_s"] > costs_of(tmp_path, "software: megatron")["step_s"]
