@@ -50,8 +50,7 @@ def terms(layout: Layouts, prices: Prices) -> Terms:
     kinds = _once(layout, _LAYER_KEYS, lambda one: _kinds(one, prices))
     states = _once(layout, _STATE_KEYS, lambda one: _states(one, prices))
     p = layout.pp
-    sent = layers.boundary(layout) * (1 if prices.constants.scatter else layout.tp)
-    boundary = prices.message(layout, sent) * (np.asarray(p) > 1)
+    boundary = prices.message(layout, prices.boundary(layout)) * (np.asarray(p) > 1)
     constants = prices.constants
     exposed = constants.pp_exposed if layout.overlap.pp else constants.pp_blocking * (p - 1) / p
     # Reductions of gradients, tied ones among them, come one after the other, as simulated.
@@ -112,7 +111,7 @@ def step(priced: Terms, constants: Constants) -> StepTime:
     the others leaves, take longest; of equal ones the one that is busy longest.
     """
     m, nic = priced.microbatches, constants.nic
-    spent = {name: _spent_by_pass(getattr(priced, name), priced, constants) for name in KINDS}
+    spent = {name: spent_by_pass(getattr(priced, name), priced, constants) for name in KINDS}
     times = {way: {kind: getattr(p, way).seconds for kind, p in spent.items()} for way in SpentByPass._fields}
     ranks, once, bubbles, stalled = [], [], [], stalls(priced, spent, constants)
     filled = _filled(priced, times, stalled)
@@ -150,7 +149,7 @@ def step(priced: Terms, constants: Constants) -> StepTime:
     )
 
 
-def _spent_by_pass(passes: Passes, priced: Terms, constants: Constants) -> SpentByPass:
+def spent_by_pass(passes: Passes, priced: Terms, constants: Constants) -> SpentByPass:
     """Times of the forward pass, of the backward pass, and of its weight gradients."""
     busy = [
         constants.gemm * part.gemm + part.attention + part.moved * priced.slower + part.operations * priced.wait
@@ -248,7 +247,7 @@ def _logits(layout: Layouts, prices: Prices) -> Passes:
 def _passes(layout: Layouts, forward: Sequence, backward: Sequence, prices: Prices, host: Seconds) -> Passes:
     """Sums over items; items of part F are of the forward pass, all others of the backward pass."""
     sums: dict[str, dict] = {"forward": {}, "backward": {}, "weights": {}}
-    uneven = 1.0 if prices.constants.even_cp else 2 - 1 / layout.cp
+    uneven = prices.uneven_attention(layout, layout.cp - 1)
     transfers = prices.transfers(layout)
     for item in (*forward, *backward):
         ways = ("forward",) if item.part == "F" else ("backward", "weights") if item.part == "W" else ("backward",)

@@ -312,7 +312,10 @@ class LayerWriter:
     def price(self, ops: tuple[Op, ...], unit: Unit) -> Price:
         """FLOPs, bytes and picoseconds of a node, ints or arrays by micro-batch."""
         if ops not in self.priced:
-            time = None if self.prices is None else self.prices.op_ps(*ops)
+            time = None
+            if self.prices is not None:
+                place = self.inside // self.layout.tp % self.layout.cp
+                time = self.prices.op_ps(*ops) + self.prices.uneven_ps(self.layout, place, ops)
             self.priced[ops] = sum(int(op.flops) for op in ops), sum(int(op.nbytes) for op in ops), time
         return self.priced[ops]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.training.layers import Comm, Item, Op, up
+from astrasim_py.training.layers import Comm, Item, Op, boundary, up
 from astrasim_py.training.memory import Expansion
 from astrasim_py.training.network import NetworkCosts
 from astrasim_py.training.strategy import Layouts, Numbers
@@ -186,6 +186,19 @@ class Prices:
         cost = self.constants
         nodes = np.minimum(up(layout.ranks, self.system.node), _MOST_NODES)
         return cost.fixed + cost.fixed_node * nodes + cost.microbatch * layout.microbatches
+
+    def uneven_attention(self, layout: Layouts, place: Numbers) -> Numbers | float:
+        """Attention of a rank at a place in the ring of context parallelism, in the mean over places."""
+        return 1.0 if self.constants.even_cp else (2 * place + 1) / layout.cp
+
+    def uneven_ps(self, layout: Layouts, place: int, ops: Iterable[Op]) -> int:
+        """Picoseconds by which the attention among operations takes longer, or less (negative), at a place."""
+        more = self.uneven_attention(layout, place) - 1
+        return round(float(more * sum(self.parts(op)[0] for op in ops if op.kind == "attention")) * PS_PER_S)
+
+    def boundary(self, layout: Layouts) -> Numbers:
+        """Bytes that a rank sends to the next pipeline stage for a microbatch."""
+        return boundary(layout) * (1 if self.constants.scatter else layout.tp)
 
     def message(self, layout: Layouts, size) -> Transfer:
         """One message of every rank to its neighbour in the next pipeline stage."""

@@ -1,7 +1,7 @@
 """One class of ranks of a pipeline stage: the blocks of its trace and their order, and the passes that they are of."""
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from astrasim_py.training.runs import NodeOps
 from astrasim_py.training.schedules import BACKWARD, FORWARD, WEIGHT, virtual_stage
 from astrasim_py.training.segments import Segment
 from astrasim_py.training.strategy import Layout
+
+if TYPE_CHECKING:
+    from astrasim_py.training.interference import Interference
 
 
 class PassKey(NamedTuple):
@@ -28,15 +31,16 @@ class PassKey(NamedTuple):
 class Stage:
     """Blocks of one class of ranks, written when the program of its stage first needs them.
 
-    `writer`: of its layers. `gather`: when ZeRO 1 and 2 gather parameters.
+    `writer`: of its layers. `gather`: when ZeRO 1 and 2 gather parameters. `interference`: what overlap costs.
     """
 
-    def __init__(self, writer: LayerWriter, gather: str = "end") -> None:
+    def __init__(self, writer: LayerWriter, gather: str = "end", interference: "Interference | None" = None) -> None:
+        self.interference = interference
         self.layout = layout = writer.layout
         self.writer, self.stage, self.rank, self.chunks = writer, writer.stage, writer.rank, writer.chunks
         self.gather = gather if layout.zero in (1, 2) else ""
         self.ends = WEIGHT if writer.split else BACKWARD
-        self.boundary = int(boundary(layout))
+        self.boundary = int(boundary(layout) if writer.prices is None else writer.prices.boundary(layout))
         self.comms = {unit: gradient_comms(layout, unit.kind) for units in self.chunks for unit in units}
         self.blocks: dict[tuple, Block] = {}
 
@@ -110,8 +114,10 @@ class Stage:
             for unit in units:
                 buckets.add(unit, "F", "iteration", stream="dp", behind=(COMPUTE,))
             buckets.close()
-        prices = self.writer.prices
-        if prices is not None and (fixed := prices.fixed_ps(self.layout)):
+        fixed = 0 if self.writer.prices is None else self.writer.prices.fixed_ps(self.layout)
+        if self.interference is not None:
+            fixed += self.interference.iteration_ps(units)
+        if fixed:
             block.wait("iteration.step", fixed, stream=COMPUTE, behind=("dp", "tie", HOST), phase=PHASES["O"])
         return block
 
@@ -203,11 +209,19 @@ class LanePass:
         if stage.layout.zero == 3 and kind != WEIGHT and self.place < len(self.following):
             following, way, number = self.following[self.place]
             stage.ahead(lane.block, following, way, number, as_of=self.begin, after=self.received)
+        self._slow_down(unit)
         if kind != stage.ends:
             return
         stream, after = ("dp", lane.tail) if self.overlaps else (COMPUTE, self.host)
         for when in ("microbatch",) + (("iteration",) if self.key.last and stage.layout.overlap.dp else ()):
             self.buckets.add(unit, "W", when, lane=lane, stream=stream, after=after)
+
+    def _slow_down(self, unit: Unit) -> None:
+        """What communication beside a layer costs it, when both are done."""
+        lane, kind, interference = self.lane, self.key.kind, self.stage.interference
+        if interference is not None and (time := interference.layer_ps(unit, kind)):
+            name, columns = f"{unit.label}.interference.{SUFFIX[kind]}", unit.columns | {"phase": kind}
+            lane.tail = [lane.wait(name, time, after=lane.tail, behind=("gather",), **columns)]
 
     def _message(self, *, arrives: bool) -> None:
         """The receive before a pass or the send after it, if the neighbour is another rank."""

@@ -84,12 +84,17 @@ def training_workload(
     paired = layout.overlap.ep is True and layout.ep > 1 and layout.schedule in ("1f1b", "interleaved")
     times = _times(layout, prices) if layout.schedule in SPLIT_BACKWARD else (1, 1, 1)
     schedule = programs(layout.schedule, layout.pp, layout.microbatches, layout.vp, times, paired=paired)
+    interference = None
+    if prices is not None and prices.constants.interference and (layout.overlap.dp or layout.zero == 3):
+        from astrasim_py.training.interference import Interference
+
+        interference = Interference(layout, prices)
     traces: list[ExecutionTrace] = []
     for stage in range(layout.pp):
         together = frozenset(pairs(schedule[stage]).tolist()) if paired else frozenset()
         stage_traces: list[ExecutionTrace] = []
         for rank_in_stage in first.tolist():
-            writer = Stage(LayerWriter(layout, prices, stage, rank_in_stage, routes), gather)
+            writer = Stage(LayerWriter(layout, prices, stage, rank_in_stage, routes), gather, interference)
             copies = writer.copies(schedule[stage], together)
             total = sum(len(block.rows) for block, _ in copies) * len(first) * layout.pp
             if total > MAX_NODES:

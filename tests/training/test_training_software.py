@@ -12,6 +12,7 @@ from worlds.training import layout_of, run
 
 from astrasim_py.builders.registry import build as build_algorithm
 from astrasim_py.builders.registry import default_algorithm
+from astrasim_py.chakra.schema import NodeType
 from astrasim_py.report.explain import explain
 from astrasim_py.topology.from_keys import build
 from astrasim_py.topology.hardware import preset
@@ -50,9 +51,20 @@ LAYOUTS = {
 }
 
 
+#: Layouts with what other software does: gradients beside computation, uneven attention, chunks.
+OTHERS = {
+    "gradients beside": ("pytorch", 16, {"tp": 2, "zero": 1, "gbs": 32, "overlap": {"dp": True}}),
+    "zero 3": ("pytorch", 16, {"tp": 4, "zero": 3, "gbs": 16}),
+    "interleaved": ("megatron", 32, {"tp": 4, "pp": 4, "vp": 2, "dp": 2, "zero": 1, "gbs": 16}),
+    "uneven attention": ("torchtitan", 16, {"cp": 4, "tp": 4, "gbs": 4}),
+    "bound by weights": ("torchtitan", 16, {"zero": 3, "gbs": 16}),
+    "experts": ("megatron", 16, {"ep": 8, "zero": 1, "gbs": 32, "model": {"base": "mixtral-8x7b", "layers": 4}}),
+}
+
+
 def machine(ranks: int, keys: dict, state: str, name: str = "nanotron"):
     """Layout, network and prices of a training on H100; the links have the shares of their rates that software gets."""
-    keys_of, constants = software(name).keys, replace(software(name).constants, interference=0.0)
+    keys_of, constants = software(name).keys, software(name).constants
     topology = build(
         {
             "preset": "dgx_h100",
@@ -86,6 +98,23 @@ def test_simulated_steps_equal_their_closed_forms(name, state):
     workload = training_workload(layout, prices)
     simulated = run(workload, topology).makespan / 1e12
     assert float(step(terms(layout, prices), prices.constants).seconds) == pytest.approx(simulated, rel=0.03)
+
+
+@pytest.mark.parametrize("state", ["sound", "degraded"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_overlap_costs_the_same_in_traces_and_closed_forms(name, state):
+    of, ranks, keys = OTHERS[name]
+    layout, topology, prices = machine(ranks, {"model": {"base": "llama3-8b", "layers": 8}} | keys, state, of)
+    simulated = run(training_workload(layout, prices), topology).makespan / 1e12
+    assert float(step(terms(layout, prices), prices.constants).seconds) == pytest.approx(simulated, rel=0.02)
+
+
+def test_each_tensor_parallel_rank_sends_its_part_or_all():
+    layout, _, prices = machine(32, LAYOUTS["tp 8 pp 4"][1], "sound")
+    whole = replace(prices, constants=replace(prices.constants, scatter=False))
+    sizes = [training_workload(layout, one).trace(0).column("comm_size") for one in (prices, whole)]
+    codes = training_workload(layout, prices).trace(0).type == NodeType.COMM_SEND
+    assert codes.any() and (sizes[1][codes] == 8 * sizes[0][codes]).all()
 
 
 @pytest.mark.parametrize("name", ["tp 8 pp 4", "experts", "zb_h1"])

@@ -15,8 +15,9 @@ from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import shapes
 from astrasim_py.topology.model import Topology
-from astrasim_py.training.layers import Comm, Item, Op
-from astrasim_py.training.strategy import Layout, Training
+from astrasim_py.training.layers import Comm, Item, Op, boundary
+from astrasim_py.training.software import software
+from astrasim_py.training.strategy import Layout, Numbers, Training
 
 TINY = {"layers": 4, "hidden": 64, "ffn": 256, "heads": 8, "vocab": 512}
 #: One layer's times are those of its `qkv` products.
@@ -26,6 +27,8 @@ TIMED = "qkv"
 class GpuAlone:
     """Times of operations alone: no host, no software between them."""
 
+    constants = software("ideal").constants
+
     def delay_ps(self, layout: Layout, comm: Comm) -> int:
         return 0
 
@@ -34,6 +37,12 @@ class GpuAlone:
 
     def host_ps(self, layout: Layout, kind: str, items: Sequence[Item], passes: float) -> int:
         return 0
+
+    def uneven_ps(self, layout: Layout, place: int, ops: Sequence[Op]) -> int:
+        return 0
+
+    def boundary(self, layout: Layout) -> Numbers:
+        return boundary(layout)
 
     def fixed_ps(self, layout: Layout) -> int:
         return 0
