@@ -9,7 +9,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
-from astrasim_py.cli.options import add, check_positive, complain, engines_text, format_option
+from astrasim_py.cli.options import add, check_positive, complain, engines_text, format_option, trainings_text
 from astrasim_py.cli.output import printed
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if manifest.repeat > 1:
         print("seeds: " + ", ".join(f"{key} {seed}" for key, seed in manifest.seeds.items()))
     print(engines_text([manifest.engine or None]), end="")
+    print(trainings_text([point.point.row]), end="")
     if jobs := [point.point.row.of_job(job) for job in point.point.summary.jobs]:
         print(f"\n{jobs_text(jobs)}\n")
     print(explanation_text(point.explanation, **options))
@@ -76,6 +77,7 @@ def _print_for_programs(form: str, explained: "Sequence[Explained]") -> None:
     documents = [
         {"scenario": manifest.scenario, "point": manifest.point, "engine": manifest.engine or None}
         | {"seeds": dict(manifest.seeds) if manifest.repeat > 1 else {}, **explanation_document(one.explanation)}
+        | {"trainings": list(one.point.row.trainings)}
         | {"jobs": [one.point.row.of_job(job) for job in one.point.summary.jobs]}
         for one in explained
         for manifest in [one.point.manifest]

@@ -216,6 +216,17 @@ def fold_text(rows: Iterable[Row], summaries: Iterable[Summary | None]) -> str:
     return f"fold: {len(texts) - estimates} of {len(texts)} points are exact{note}\n"
 
 
+def trainings_text(rows: Iterable[Row]) -> str:
+    """Lines that say which software and state of the machine the times of trainings hold for."""
+    trainings = [training for row in rows for training in row.trainings]
+    if not trainings:
+        return ""
+    from astrasim_py.report.training import costs_text
+
+    lines = dict.fromkeys(f"{training.job}: " * bool(training.job) + costs_text(training) for training in trainings)
+    return "".join(f"{line}\n" for line in lines)
+
+
 def name_of_results(folder: str | os.PathLike[str], out: str) -> str:
     """The name by which the results in a folder are found without further options."""
     path = os.path.normpath(folder)

@@ -183,6 +183,7 @@ def _show(result: "RunResult", rows: "Sequence[Row]", plots: "Sequence[PlotSpec]
         print(line)
     print(f"\n{options.engines_text(row.engine for row in result.rows)}", end="")
     print(options.fold_text(result.rows, result.summaries), end="")
+    print(options.trainings_text(rows), end="")
     if os.path.isdir(result.folder):
         print(f"results: {result.folder}")
     for figure in result.figures:

@@ -76,7 +76,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overlap", metavar="KINDS", help="communication beside computation: tp,dp,ep, or tp=tiles,dp=buckets,ep=tiles"
     )
-    parser.add_argument("--software", metavar="NAME", help="list software; pytorch by default")
+    parser.add_argument(
+        "--software", metavar="NAME", help='list software; or "{base: pytorch, gemm: 1.1}"; pytorch by default'
+    )
     parser.add_argument(
         "--state", metavar="STATE", help="of the machine: sound (default), degraded, or a FILE of nccl-tests"
     )
@@ -184,7 +186,9 @@ def _costs(args: argparse.Namespace, kind: str) -> dict[str, object]:
     """Keys of the workload for the software and the state of the machine. Raises UsageError: a wrong state."""
     from astrasim_py.training.machine_states import state_names
 
-    costs = {key: getattr(args, key) for key in ("software", "state") if getattr(args, key) is not None}
+    costs: dict[str, object] = {
+        key: getattr(args, key) for key in ("software", "state") if getattr(args, key) is not None
+    }
     if costs and kind != "training":
         option = f"--{next(iter(costs))}"
         raise UsageError(option, "a recommendation model has none: its machine is ideal", "drop it")
@@ -193,7 +197,7 @@ def _costs(args: argparse.Namespace, kind: str) -> dict[str, object]:
             remedy = f"write {', '.join(state_names())}, or a file of what all_gather_perf printed"
             raise UsageError("--state", f'"{args.state}" is no state and no file', remedy)
         costs["state"] = {"nccl_tests": args.state}
-    return costs
+    return costs | ({"software": _plain(args.software)} if "software" in costs else {})
 
 
 def _missing(match: re.Match) -> str:

@@ -17,17 +17,21 @@ class Notes:
         What is worth knowing and makes nothing wrong.
     synthesized : list of dict
         Facts of each algorithm that was synthesized.
+    trainings : list of dict
+        Software and state of the machine of each training: ``job``, ``software``, ``state``, ``state_source``.
     """
 
     warnings: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
     synthesized: list[dict[str, Any]] = field(default_factory=list)
+    trainings: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, others: "Notes") -> None:
         """Take the lines of others."""
         self.warnings.extend(others.warnings)
         self.hints.extend(others.hints)
         self.synthesized.extend(others.synthesized)
+        self.trainings.extend(others.trainings)
 
     def warn_once(self, text: str) -> None:
         """A warning, unless it is there already."""

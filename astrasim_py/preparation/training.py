@@ -196,6 +196,7 @@ def _costs_of(job: JobSection) -> TrainingCosts:
     except ScenarioError as error:
         raise ScenarioError(job.at("workload", error.place), error.problem, error.remedy) from None
     job.warn(f"workload.{text}" for text in costs.doubts)
+    job.run.notes.trainings.append({"job": job.key.removeprefix("jobs."), **costs.keys()})
     return costs
 
 

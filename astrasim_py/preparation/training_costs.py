@@ -49,9 +49,8 @@ def achieved(specs: Sequence[Any], topology: Topology, place: str) -> Topology:
     shares: dict[tuple[float, float], str] = {}
     for spec in specs:
         workload = spec.workload
-        name = IDEAL if workload.times == "roofline" else workload.software or DEFAULT
-        constants = software(name).constants
-        shares.setdefault((constants.nvlink, float(constants.nic)), str(name))
+        named = named_software(IDEAL if workload.times == "roofline" else workload.software or DEFAULT)
+        shares.setdefault((named.constants.nvlink, float(named.constants.nic)), named.name)
     if len(shares) > 1:
         problem = f"software {' and '.join(shares.values())} reach different shares of the links that they share"
         raise ScenarioError(place, problem, "write the same software for all jobs")

@@ -124,6 +124,18 @@ class JobRow(Record):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedJob(Record):
+    """What the times of a job that trains a model hold for."""
+
+    job: Annotated[str, About("its name, of several", kept="set")] = ""
+    software: Annotated[str, About("whose constants hold: a preset, and what is changed")]
+    state: Annotated[str | None, About("state of the machine; null where the software is ideal")]
+    state_source: Annotated[
+        str | None, About("whence the state is known: `default`, `as written`, or files with what they measured")
+    ]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Row(SweptRecord):
     """A point, and what it took: a row of ``summary.csv``, of JSON and of `RunResult`. ``row["time_ns"]`` is
     ``row.time_ns``, and ``row.time_ps`` the same as an integer of picoseconds.
@@ -163,6 +175,9 @@ class Row(SweptRecord):
     seed: Annotated[str | None, About("with `repeat`: seed of the run of median time", kept="set")] = None
     time_low_ns: Annotated[Number, About("with `repeat`: 10th percentile of the times", "ns", "set")] = None
     time_high_ns: Annotated[Number, About("with `repeat`: 90th percentile of the times", "ns", "set")] = None
+    trainings: Annotated[
+        tuple[TrainedJob, ...], About("software of each training, and state of its machine", kept="set")
+    ] = ()
     stored_in: Annotated[str, About("folder of the point, as tables name it", kept="never")] = ""
     job: Annotated[JobRow | None, About("the job, of a row that is of one of several", kept="never")] = None
     runs: Annotated[tuple["Row", ...], About("with `repeat`: the rows of all runs", kept="never")] = ()

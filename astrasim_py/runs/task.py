@@ -38,7 +38,7 @@ from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.preparation.inputs import input_digests
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.results import store, stored_points
-from astrasim_py.results.model import Manifest, Row, RunCost
+from astrasim_py.results.model import Manifest, Row, RunCost, TrainedJob
 from astrasim_py.results.store import RunOptions
 from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs.hints import hints
@@ -278,8 +278,9 @@ def _run(task: Task) -> Result:
     more: dict[str, Iterable[bytes]] = {}
     if flows:
         more, records = load("astrasim_py.runs.flows:flow_files")(plan, records, options.level)
+    row = replace(row_of(point, FAILED), trainings=tuple(TrainedJob(**training) for training in notes.trainings))
     stored = store_run(
-        task.folder, plan, records, options, usage, row=row_of(point, FAILED), facts=facts, source=source,
+        task.folder, plan, records, options, usage, row=row, facts=facts, source=source,
         warnings=notes.warnings, fields=extra_fields, replace=task.replace, more=more,
     )  # fmt: skip
     result, missing = stored_result(stored), missing_timeline(options, stored.manifest)

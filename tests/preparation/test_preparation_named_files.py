@@ -47,6 +47,10 @@ NAMED = {
         {"workload": "{training: {model: mixtral-8x7b, gbs: 8, routing: {kind: file, file: shares.json}}}"},
         "shares.json",
     ),
+    ("NcclTests", "nccl_tests"): (
+        {"workload": "{training: {model: llama3-8b, gbs: 8}, state: {nccl_tests: [gather.txt]}}"},
+        "gather.txt",
+    ),
     ("AstraSimInputs", "workload"): (ASTRA_SIM, "work.5.et"),
     ("AstraSimInputs", "comm_group"): (ASTRA_SIM, "g.json"),
     ("AstraSimFile", "file"): (ASTRA_SIM, "n.yml"),

@@ -173,3 +173,29 @@ def test_constants_of_software_may_be_changed(tmp_path):
     slower = costs_of(tmp_path, "software: {base: megatron, gemm: 1.5}")
     assert slower["software"] == "megatron with gemm 1.5" and slower["state"] == "sound"
     assert slower["step_s"] > costs_of(tmp_path, "software: megatron")["step_s"]
+
+
+def test_results_say_what_their_times_hold_for(tmp_path, capsys):
+    (tmp_path / "t.yaml").write_text(
+        """
+topologies: {m: {preset: dgx_h100, nodes: 1}}
+compute: {preset: dgx_h100}
+workload:
+  training: {model: {base: llama3-8b, layers: 2}, seq: 512, gbs: 8, tp: 8}
+  software: $software
+  state: sound
+sweep: {software: [ideal, nanotron]}
+"""
+    )
+    out = ["--out", str(tmp_path)]
+    assert main(["run", str(tmp_path / "t.yaml"), "--jobs", "1", *out]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert "software ideal" in lines and "software nanotron, state sound (as written)" in lines
+    assert printed.out.count("state changes nothing for software: ideal") == 1
+    assert main(["results", "list", "t", "--json", *out]) == 0
+    ideal, other = (row["trainings"] for row in json.loads(capsys.readouterr().out))
+    assert ideal == [{"software": "ideal", "state": None, "state_source": None}]
+    assert other == [{"software": "nanotron", "state": "sound", "state_source": "as written"}]
+    assert main(["explain", "t@software=nanotron", *out]) == 0
+    assert "software nanotron, state sound (as written)" in capsys.readouterr().out.splitlines()
