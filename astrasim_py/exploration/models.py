@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError, ValidationInfo, WithJsonSchema
 
-from astrasim_py.builders.registry import build, default_algorithm
+from astrasim_py.builders.registry import build
 from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.document import Mark, Value, join, read_document
 from astrasim_py.core.errors import AlgorithmError, ScenarioError, UnitError
@@ -17,9 +17,11 @@ from astrasim_py.core.fields import Count, FileText, Size, Text, choice, did_you
 from astrasim_py.core.strict_model import StrictModel, example, mistakes, tuples
 from astrasim_py.core.units import parse_size
 from astrasim_py.preparation.prepare import prepare, topology_of
+from astrasim_py.preparation.sources.library_rings import LibraryRings
 from astrasim_py.preparation.training import npu_of
 from astrasim_py.preparation.training_costs import TrainingCosts, training_costs
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import AlgorithmCall
 from astrasim_py.scenario.algorithm_models import Builder
 from astrasim_py.scenario.check import confined
 from astrasim_py.scenario.expand import Point, expand
@@ -258,15 +260,16 @@ class Exploration:
         """
         table = prepare(self.point).problem.jobs[0].algorithms
         algorithms = self.point.spec.algorithms
-        by_dimension = {name for name in BY_DIMENSION if all(isinstance(a, Builder) for a in algorithms.get(name, ()))}
+        built = {name for name, listed in algorithms.items() if all(isinstance(case, Builder) for case in listed)}
+        rings = LibraryRings(self.topology)
 
         def select(collective: str, role: str, npus: tuple[int, ...]) -> Algorithm:
             try:
-                if collective in by_dimension:
+                if collective in built & set(BY_DIMENSION):
                     return table.select(collective, LARGE, len(npus), f"{role}.0", npus=npus)
             except AlgorithmError:  # its simulation says so
                 pass
-            return build(default_algorithm(collective), collective, len(npus))
+            return rings.for_call(AlgorithmCall(collective, len(npus), npus=npus))
 
         return self._costs(select)
 

@@ -1,5 +1,8 @@
 """The algorithms of a job: where each comes from is decided once, by what the scenario writes."""
 
+from collections.abc import Callable
+from typing import Any
+
 from astrasim_py.builders.registry import BUILDERS
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.collectives.collective import CUSTOM
@@ -12,7 +15,8 @@ from astrasim_py.preparation.inputs import Preparation
 from astrasim_py.preparation.sources.built import default_built
 from astrasim_py.preparation.sources.source import ScenarioSource
 from astrasim_py.preparation.workloads.section import JobSection
-from astrasim_py.program.selection import AlgorithmTable, Case, When
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import AlgorithmSource, AlgorithmTable, Case, When
 from astrasim_py.scenario.algorithm_models import (
     AlgorithmBase,
     AlgorithmByDimension,
@@ -21,6 +25,7 @@ from astrasim_py.scenario.algorithm_models import (
     AlgorithmSynthesis,
     Builder,
 )
+from astrasim_py.scenario.workload_models import InferenceWorkload, RecommendationWorkload, TrainingWorkload
 from astrasim_py.topology.model import Topology
 
 _SOURCES: dict[type[AlgorithmBase], str] = {
@@ -62,7 +67,7 @@ def algorithms_of(
             cases.setdefault(collective, []).append(case)
             sources[case] = source
     if not isinstance(job.workload, tuple) or not any(getattr(item.body, "blocks", None) for item in job.workload):
-        return AlgorithmTable(cases, default_built, notes), sources
+        return AlgorithmTable(cases, _default(job, topology), notes), sources
     # Unequal blocks are custom collectives, which the cases of all_to_all carry out.
     chosen: dict[str, bool] = {}
     listed_cases = [(case, sources[case]) for case in cases.get("all_to_all", ())]
@@ -71,6 +76,14 @@ def algorithms_of(
     chosen.update(table.places)
     table.places = chosen
     return table, sources
+
+
+def _default(job: Any, topology: Topology) -> Callable[[str, int, int], Algorithm] | AlgorithmSource:
+    """The algorithms of collectives for which a job names none: of models those of a library."""
+    if not isinstance(job.workload, TrainingWorkload | InferenceWorkload | RecommendationWorkload):
+        return default_built
+    rings: AlgorithmSource = load("astrasim_py.preparation.sources.library_rings:LibraryRings")(topology)
+    return rings
 
 
 def _check_protocol(run: Preparation, spec: AlgorithmBase, place: str) -> None:

@@ -105,20 +105,22 @@ class Way(NamedTuple):
 class AlgorithmTable:
     """Cases per collective: the first that holds gives the algorithm of a call. Algorithms are made once each.
 
-    `default`: ``default(collective, ranks, root) -> Algorithm`` for collectives without cases. `notes`: what sources
-    find out when a call asks them.
+    `default`: ``default(collective, ranks, root) -> Algorithm``, or a source, for collectives without cases. `notes`:
+    what sources find out when a call asks them.
     """
 
     def __init__(
         self,
         cases: Mapping[str, Sequence[Case]],
-        default: Callable[[str, int, int], Algorithm] | None = None,
+        default: Callable[[str, int, int], Algorithm] | AlgorithmSource | None = None,
         notes: Notes | None = None,
     ) -> None:
         self._cases = {name: tuple(listed) for name, listed in cases.items()}
         self._default: tuple[Case, ...] = ()
-        if default is not None:
+        if callable(default):
             self._default = (Case(source=FromFunction(lambda call: default(*call[:3]))),)
+        elif default is not None:
+            self._default = (Case(source=default),)
         self.notes = Notes() if notes is None else notes
         self._made: dict[tuple, Algorithm] = {}
         #: By place of a case: whether it was chosen for a call.

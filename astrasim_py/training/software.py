@@ -112,8 +112,6 @@ def _presets() -> Mapping[str, Software]:
     presets = {}
     for row in rows:
         constants = read_columns(row, CONSTANT_COLUMNS)
-        if row["software"] == IDEAL:
-            constants |= {"rails": False}
         presets[row["software"]] = Software(
             name=row["software"],
             constants=Constants(**constants),

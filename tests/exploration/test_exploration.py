@@ -278,7 +278,8 @@ def test_the_best_are_near_their_simulations(explored, tmp_path, name):
 
 def test_gathers_a_layer_ahead_are_priced_as_simulated(explored, tmp_path):
     """ZeRO 3 where the gathers of embedding and logits take longer than what they run beside."""
-    priced = explored(DATA_PARALLEL.format(zero=3, mbs="[2, 4]", recompute="[none, full]"))
+    text = DATA_PARALLEL.format(zero=3, mbs="[2, 4]", recompute="[none, full]")
+    priced = explored(text + "  algorithms: {reduce_scatter: &a ring, all_gather: *a}\n")
     order = priced.possible
     rows = priced.rows(order)
     found = simulate(priced, rows, order, progress=Progress(), out=tmp_path)

@@ -31,7 +31,7 @@ def test_links_reach_the_shares_of_the_software(tmp_path, name):
     [
         f"workload: {{{TRAINING}}}, times: roofline}}\n",
         f"workload: {{{TRAINING}}}}}\nnetwork: {{profile: dgx_h100}}\n",
-        "workload: [{all_reduce: 1 MiB}]\n",
+        "workload: [{all_reduce: {size: 1 MiB}}]\n",
     ],
 )
 def test_links_keep_their_rates_by_roofline_with_a_profile_and_in_other_workloads(tmp_path, text):

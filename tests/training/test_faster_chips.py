@@ -16,7 +16,8 @@ from astrasim_py.training.software import software
 from astrasim_py.training.strategy import Layout, Training
 from astrasim_py.training.system import System, system
 
-SIMULATED = software("ideal").constants
+#: Of flat rings, which the problems here have.
+SIMULATED = replace(software("ideal").constants, rails=False)
 
 MODELS = ("gpt3-20b", "llama3-8b", "mixtral-8x7b", "llama3-70b")
 #: Ranks, tp, pp, cp, ep.

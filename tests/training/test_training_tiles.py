@@ -25,7 +25,8 @@ from astrasim_py.training.system import system
 from astrasim_py.training.traces import training_workload
 from astrasim_py.verification.workloads import verify_workload
 
-SIMULATED = software("ideal").constants
+#: Of flat rings, which the problems here have.
+SIMULATED = replace(software("ideal").constants, rails=False)
 
 MOE = TINY | {"experts": 8, "topk": 2, "moe_ffn": 128, "shared_ffn": 128}
 PARTS = {"tp": "tiles", "dp": "buckets", "ep": "tiles"}
