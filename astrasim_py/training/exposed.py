@@ -42,6 +42,9 @@ def exposed_once(
     exposed: list[Seconds] = [0.0, 0.0]
     for way in (0, 1):
         streams = {kind: priced.gradients.once[kind][way] for kind in KINDS}
+        alone = streams
+        if way and np.any(queue := _queue(priced)):
+            streams = {kind: stream + priced.gradients.each[kind].reduce * queue for kind, stream in streams.items()}
         if not any(np.any(stream.near) for stream in streams.values()):
             continue
         hidden = np.any(priced.hidden[0])
@@ -82,9 +85,21 @@ def exposed_once(
             behind, left = behind + count * layer_comm, left - count * layer_seconds
         ahead = (0, np.minimum(1, priced.stages - 1), priced.stages - 1)[place] * busy / priced.chunks
         beside = np.maximum(longest - hiding - np.where(split & (way > 0), 0.0, ahead), 0.0)
-        beside = beside + constants.interference * np.minimum(comm, busy)
+        if alone is not streams:  # that of the others is counted with every microbatch
+            comm_alone = on_rank({kind: stream.seconds(constants.nic) for kind, stream in alone.items()}, counts)
+        else:
+            comm_alone = comm
+        beside = beside + constants.interference * np.minimum(comm_alone, busy)
         exposed[way] = np.where(priced.hidden[0], beside, comm)
     return BothPasses(*exposed)
+
+
+def _queue(priced: Terms) -> bool | np.ndarray:
+    """Whether reductions with every microbatch follow each other beside all computation, as nothing waits for them;
+    where weights are gathered, the next layer does.
+    """
+    gathers = reduce(np.logical_or, (np.asarray(both.gather.near) > 0 for both in priced.gradients.each.values()))
+    return np.asarray(priced.hidden[1]) & ~gathers
 
 
 def _in_order(priced: Terms, counts: Counts, chains: Mapping[str, Spent]) -> list[tuple[str, Seconds, Seconds]]:
@@ -146,6 +161,9 @@ def _exposed_each(priced: Terms, spent: Mapping[str, SpentByPass], counts: Count
     gather, reduced = ({kind: priced.gradients.each[kind][way] for kind in kinds} for way in (0, 1))
     if not any(np.any(comm.near) for comms in (gather, reduced) for comm in comms.values()):
         return BothPasses(0.0, 0.0)
+    queue = _queue(priced)
+    if np.all(queue):
+        return _queued(priced, spent, counts, constants)
 
     def nearest(values: Mapping[str, Transfer], others: Sequence[str], default: Transfer) -> Transfer:
         """The value of the first of the other kinds that the rank has."""
@@ -173,7 +191,24 @@ def _exposed_each(priced: Terms, spent: Mapping[str, SpentByPass], counts: Count
                 exposed[way] = exposed[way] + several * (first + (count - 2) * inner + last)
             if alone.any():
                 exposed[way] = exposed[way] + alone * beyond(comms[3])
+    if np.any(queue):
+        queued = _queued(priced, spent, counts, constants)
+        exposed = [np.where(queue, *pair) for pair in zip(queued, exposed, strict=True)]
     return BothPasses(*exposed)
+
+
+def _queued(priced: Terms, spent: Mapping[str, SpentByPass], counts: Counts, constants: Constants) -> BothPasses:
+    """Reductions with every microbatch that take longer than all its computation; those of the last one are counted
+    once an iteration.
+    """
+    reduced = {kind: both.reduce.seconds(constants.nic) for kind, both in priced.gradients.each.items()}
+    backward = {kind: by_pass.backward.seconds for kind, by_pass in spent.items()}
+    slowed = (
+        on_rank({kind: np.minimum(reduced[kind], backward[kind]) for kind in KINDS}, counts) * constants.interference
+    )
+    forward = on_rank({kind: by_pass.forward.seconds for kind, by_pass in spent.items()}, counts)
+    longer = on_rank(reduced, counts) - on_rank(backward, counts) - forward - slowed
+    return BothPasses(0.0, np.maximum(longer, 0.0) * (1 - 1 / priced.microbatches) + slowed)
 
 
 def _beyond(stream: Transfer, chain: Spent, hidden, constants: Constants) -> Seconds:

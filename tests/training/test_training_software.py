@@ -55,6 +55,8 @@ LAYOUTS = {
 OTHERS = {
     "gradients beside": ("pytorch", 16, {"tp": 2, "zero": 1, "gbs": 32, "overlap": {"dp": True}}),
     "zero 3": ("pytorch", 16, {"tp": 4, "zero": 3, "gbs": 16}),
+    "zero 2": ("torchtitan", 16, {"tp": 8, "zero": 2, "gbs": 16}),
+    "bound by gradients": ("torchtitan", 16, {"zero": 2, "gbs": 64}),
     "interleaved": ("megatron", 32, {"tp": 4, "pp": 4, "vp": 2, "dp": 2, "zero": 1, "gbs": 16}),
     "uneven attention": ("torchtitan", 16, {"cp": 4, "tp": 4, "gbs": 4}),
     "bound by weights": ("torchtitan", 16, {"zero": 3, "gbs": 16}),
