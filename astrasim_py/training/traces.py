@@ -32,7 +32,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.training.assembly import assemble
 from astrasim_py.training.layer_writer import LayerWriter
-from astrasim_py.training.layers import Op, backward, forward
+from astrasim_py.training.layers import Item, Op, backward, forward, recomputed
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.routing import routes_of
 from astrasim_py.training.schedules import SPLIT_BACKWARD, pairs, programs
@@ -151,12 +151,21 @@ def _groups(layout: Layout[int], used: set[str]) -> tuple[dict[str, tuple[int, .
 
 
 def _times(layout: Layout[int], prices: Prices | None) -> tuple[int, int, int]:
-    """Times of the passes through a layer, for schedules that order their blocks by them."""
+    """Times of the passes through a layer, of the GPU or of the host's launches, for schedules that order their blocks
+    by them.
+    """
     kind = "moe" if layout.model.experts else "dense"
     sums = {"F": 0, "I": 0, "W": 0}
     for variant, count in layout.by_attention(kind):
+        items: dict[str, list[Item]] = {part: [] for part in sums}
         for item in forward(variant, kind) + backward(variant, kind):
-            if isinstance(item, Op):
-                time = int(item.flops) if prices is None else prices.op_ps(item)
-                sums["I" if item.part == "R" else item.part] += count * time
+            items["I" if item.part == "R" else item.part].append(item)
+        for part, of_part in items.items():
+            ops = [item for item in of_part if isinstance(item, Op)]
+            if prices is None:
+                sums[part] += count * sum(int(op.flops) for op in ops)
+            else:
+                passes = 1 + (part == "I") * float(recomputed(layout))
+                host = prices.host_ps(variant, kind, of_part, passes)
+                sums[part] += count * max(sum(prices.op_ps(op) for op in ops), host)
     return max(sums["F"], 1), max(sums["I"], 1), max(sums["W"], 1)
