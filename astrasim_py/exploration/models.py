@@ -10,19 +10,18 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError, ValidationInfo, WithJsonSchema
 
 from astrasim_py.builders.registry import build
-from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.document import Mark, Value, join, read_document
-from astrasim_py.core.errors import AlgorithmError, ScenarioError, UnitError
+from astrasim_py.core.errors import ScenarioError, UnitError
 from astrasim_py.core.fields import Count, FileText, Size, Text, choice, did_you_mean, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example, mistakes, tuples
 from astrasim_py.core.units import parse_size
-from astrasim_py.preparation.prepare import prepare, topology_of
-from astrasim_py.preparation.sources.library_rings import LibraryRings
+from astrasim_py.preparation.inputs import Preparation
+from astrasim_py.preparation.network_costs import network_costs, select_of
+from astrasim_py.preparation.prepare import topology_of
 from astrasim_py.preparation.training import npu_of
 from astrasim_py.preparation.training_costs import TrainingCosts, training_costs
+from astrasim_py.preparation.workloads.section import JobSection
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.selection import AlgorithmCall
-from astrasim_py.scenario.algorithm_models import Builder
 from astrasim_py.scenario.check import confined
 from astrasim_py.scenario.expand import Point, expand
 from astrasim_py.scenario.load import LoadedScenario, check_document, placed
@@ -35,7 +34,7 @@ from astrasim_py.topology.hardware import preset_names
 from astrasim_py.topology.model import Topology
 from astrasim_py.training.memory import Reserve
 from astrasim_py.training.models import NamedModel
-from astrasim_py.training.network import LARGE, NetworkCosts, Select
+from astrasim_py.training.network import NetworkCosts
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.schedules import SCHEDULES
 from astrasim_py.training.software import DEFAULT, IDEAL
@@ -255,23 +254,10 @@ class Exploration:
 
     @cached_property
     def network(self) -> NetworkCosts:
-        """What collectives take with the scenario's algorithms; conditions on sizes are asked for a large message, and
-        what is synthesized or goes by dimension is priced as the default.
-        """
-        table = prepare(self.point).problem.jobs[0].algorithms
-        algorithms = self.point.spec.algorithms
-        built = {name for name, listed in algorithms.items() if all(isinstance(case, Builder) for case in listed)}
-        rings = LibraryRings(self.topology)
-
-        def select(collective: str, role: str, npus: tuple[int, ...]) -> Algorithm:
-            try:
-                if collective in built & set(BY_DIMENSION):
-                    return table.select(collective, LARGE, len(npus), f"{role}.0", npus=npus)
-            except AlgorithmError:  # its simulation says so
-                pass
-            return rings.for_call(AlgorithmCall(collective, len(npus), npus=npus))
-
-        return self._costs(select)
+        """What collectives take with the scenario's algorithms; see `select_of`."""
+        run = Preparation(point=self.point)
+        job = JobSection(run=run, topology=self.topology, spec=self.point.spec, key="", placement=None)
+        return network_costs(self.topology, select_of(job), self.costs)
 
     @cached_property
     def hierarchical(self) -> NetworkCosts:
@@ -282,11 +268,7 @@ class Exploration:
                 return self.network.select(collective, role, npus)
             return build("hierarchical", collective, len(npus), dims=group_dims(self.topology, npus))
 
-        return self._costs(select)
-
-    def _costs(self, select: Select) -> NetworkCosts:
-        constants = self.costs.software.constants
-        return NetworkCosts(self.topology, select, near=float(constants.nvlink), far=float(constants.nic))
+        return network_costs(self.topology, select, self.costs)
 
     def simulation(self, configurations: Mapping[str, Mapping[str, Any]]) -> LoadedScenario:
         """The scenario that simulates configurations: label → keys of a training."""

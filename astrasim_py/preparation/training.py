@@ -8,6 +8,7 @@ from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import ScenarioError
+from astrasim_py.preparation.network_costs import network_costs, select_of
 from astrasim_py.preparation.training_costs import IDEAL_COSTS, TrainingCosts, training_costs
 from astrasim_py.preparation.workloads.section import JobSection
 from astrasim_py.scenario.workload_models import (
@@ -20,10 +21,12 @@ from astrasim_py.system.compatible import ROOFLINE, TRAINING_FORM, refuse
 from astrasim_py.system.machine_models import NpuModel
 from astrasim_py.topology.hardware import Compute, preset
 from astrasim_py.topology.model import Topology
+from astrasim_py.topology.placement import placement
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.inference import inference_memory, inference_workload
 from astrasim_py.training.memory import RESERVE, Expansion, expand, peak_memory, require_memory
 from astrasim_py.training.models import FLOPS_CONVENTIONS
+from astrasim_py.training.network import NetworkCosts
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.recommendation import recommendation_memory, recommendation_workload
 from astrasim_py.training.strategy import Layout, Numbers
@@ -109,13 +112,17 @@ class Trained:
     machine: ModelMachine
     prices: Prices | None
 
-    def estimate(self) -> dict[str, Any]:
+    def estimate(self, network: NetworkCosts | None = None) -> dict[str, Any]:
         """Step time of what is simulated and its parts in seconds, memory by kind in bytes, and rates; ``software``,
-        ``state`` and ``state_source`` as `TrainingCosts.keys`. Raises ScenarioError: times are those of the roofline.
+        ``state`` and ``state_source`` as `TrainingCosts.keys`.
+
+        `network`: times of collectives; by default of rings at the rates of nodes and NICs. Raises ScenarioError: times
+        are those of the roofline.
         """
         layout, prices = self.layout, self.prices
         refuse(TRAINING_FORM, {ROOFLINE: prices is None}, place=self.machine.place)
         assert prices is not None
+        prices = replace(prices, network=network)
         step_time = step(terms(layout, prices), prices.constants)
         memory = peak_memory(layout)
         tokens = float(layout.gbs * layout.seq / float(step_time.seconds) / layout.ranks)
@@ -214,7 +221,11 @@ def estimated(job: JobSection) -> dict[str, Any]:
     spec = job.spec.workload
     if not isinstance(spec, TrainingWorkload):
         raise ScenarioError(job.at("workload"), "trains no model, and no other closed form is known", "write training")
-    return trained(_with_paths(spec, job), _machine_of(job)).estimate()
+    machine = _machine_of(job)
+    model = trained(_with_paths(spec, job), machine)
+    kind = job.spec.placement or job.run.spec.topology.placement or "linear"
+    npus = placement(job.topology, kind, job.made_ranks, job.at("placement"))
+    return model.estimate(network_costs(job.topology, select_of(job), machine.costs, npus))
 
 
 def model_of_job(job: JobSection) -> Workload:

@@ -5,7 +5,7 @@ the latency of its longest route plus the busy time of its busiest link: exact f
 step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -43,12 +43,14 @@ class NetworkCosts:
     """A topology, and the algorithm of each collective on it.
 
     `select`: ``select(collective, role, npus)``. `near`, `far`: factors on the rates of links that are as fast as those
-    of the innermost dimension, and of others.
+    of the innermost dimension, and of others. `npus`: by rank; all by default.
     """
 
-    def __init__(self, topology: Topology, select: Select, near: float = 1.0, far: float = 1.0) -> None:
+    def __init__(
+        self, topology: Topology, select: Select, near: float = 1.0, far: float = 1.0, npus: Sequence[int] | None = None
+    ) -> None:
         self.topology, self.select, self.near, self.far = topology, select, near, far
-        self.npus = np.array(topology.alive)
+        self.npus = np.array(topology.alive if npus is None else npus)
         self._known: dict[tuple, Cost] = {}
 
     @cached_property

@@ -117,9 +117,19 @@ def test_times_of_a_step_have_the_units_of_all_tables(capsys):
         assert format_time(round(seconds * 1e12)) in next(line for line in lines if line.startswith(f"{name} "))
 
 
-def test_simulation_and_closed_form_of_the_same_machine_agree(capsys, tmp_path):
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--software", "ideal"],
+        [],
+        ["--software", "nanotron", "--state", "degraded"],
+        ["--algorithm", "all_reduce=ring"],
+    ],
+    ids=["ideal", "pytorch", "degraded", "flat"],
+)
+def test_simulation_and_closed_form_of_the_same_machine_agree(capsys, tmp_path, more):
     model = ["train", "llama2-7b", "--gpus", "8", "--tp", "2", "--pp", "2", "--seq", "2048", "--gbs", "32"]
-    model += ["--software", "ideal"]
+    model += more
     row = json.loads(out(capsys, *model, "--out", str(tmp_path), "--quiet", "--format", "json"))[0]
     assert row["estimate"]["step_s"] == pytest.approx(float(row["time_ns"]) / 1e9, rel=0.005)
 
