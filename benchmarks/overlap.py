@@ -52,7 +52,7 @@ def simulated(step: Published, overlap: Mapping[str, Any], forward: bool) -> tup
         "name": "overlap",
         "topologies": {"h100": {"preset": MACHINE, "nodes": step.ranks // 8}},
         "compute": {"preset": MACHINE},
-        "workload": {"training": training, "memory": "ignore"},
+        "workload": {"training": training, "software": "torchtitan", "memory": "ignore"},
         "network": {"profile": PROFILE},
         "algorithms": rings,
     }
