@@ -218,13 +218,12 @@ def fold_text(rows: Iterable[Row], summaries: Iterable[Summary | None]) -> str:
 
 def trainings_text(rows: Iterable[Row]) -> str:
     """Lines that say which software and state of the machine the times of trainings hold for."""
-    trainings = [training for row in rows for training in row.trainings]
-    if not trainings:
+    listed = list(rows)
+    if not any(row.trainings for row in listed):
         return ""
-    from astrasim_py.report.training import costs_text
+    from astrasim_py.report.training import trainings_lines
 
-    lines = dict.fromkeys(f"{training.job}: " * bool(training.job) + costs_text(training) for training in trainings)
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{line}\n" for line in trainings_lines(listed))
 
 
 def name_of_results(folder: str | os.PathLike[str], out: str) -> str:

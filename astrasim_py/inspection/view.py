@@ -13,6 +13,7 @@ from astrasim_py.inspection.point_choice import point_named, points_named, worst
 from astrasim_py.inspection.stored_results import at_level, point_of, records_of
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.report.page import packed, page_data, page_html
+from astrasim_py.report.training import trainings_lines
 from astrasim_py.results.stored_points import StoredPoint
 from astrasim_py.runs import astra_sim_point
 from astrasim_py.scenario.expand import Point
@@ -60,7 +61,7 @@ def run_data(stored: StoredPoint, ranks: Sequence[int] | None = None) -> dict:
     records = records_of(stored)
     longer = stored.summary.hop_latency_ps
     point = _made_from(stored)
-    return page_data(
+    data = page_data(
         stored.manifest.point,
         records,
         stored.table("vertex"),
@@ -71,6 +72,7 @@ def run_data(stored: StoredPoint, ranks: Sequence[int] | None = None) -> dict:
         stored.summary.cut_links,
         ranks,
     )
+    return data | {"trainings": trainings_lines([stored.row])}
 
 
 def _made_from(stored: StoredPoint) -> Point | None:

@@ -21,7 +21,7 @@ function block(kind, name, ...children) {
 function panelOf(run, index) {
   const parts = { title: block("h2", "title"), path: block("p", "path"), unseen: block("p", "unseen"), label: block("p", "label") };
   for (const name of ["network", "gantt", "chunks"]) parts[name] = block("canvas", name);
-  const notes = [`engine: ${run.engine}`];
+  const notes = [`engine: ${run.engine}`, ...(run.trainings || [])];
   if (run.aggregated) notes.push("too many messages to draw one by one: links show their use over time");
   if (run.status !== "done") notes.push(`${run.status}: ${run.cause}`);
   parts.title.append(`${run.title}: ${timeText(run.makespan)}`, block("small", "", notes.join("; ")));

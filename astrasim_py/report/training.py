@@ -1,6 +1,6 @@
 """Step time, memory and rates of a training as text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -54,6 +54,12 @@ def costs_text(of: Mapping[str, Any]) -> str:
     """Software and state of the machine that times hold for, e.g. ``software pytorch, state sound (default)``."""
     state = f", state {of['state']} ({of['state_source']})" if of["state"] else ""
     return f"software {of['software']}{state}"
+
+
+def trainings_lines(rows: Iterable[Row]) -> list[str]:
+    """`costs_text` of the trainings of rows, each once, with their jobs where there are several."""
+    trainings = (training for row in rows for training in row.trainings)
+    return list(dict.fromkeys(f"{of.job}: " * bool(of.job) + costs_text(of) for of in trainings))
 
 
 def _time(seconds: float) -> str:

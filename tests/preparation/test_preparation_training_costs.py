@@ -1,6 +1,9 @@
 """Software and state of the machine of a training: their keys, what nccl-tests tell, and what is refused."""
 
+import base64
+import gzip
 import json
+import re
 
 import pytest
 
@@ -199,3 +202,8 @@ sweep: {software: [ideal, nanotron]}
     assert other == [{"software": "nanotron", "state": "sound", "state_source": "as written"}]
     assert main(["explain", "t@software=nanotron", *out]) == 0
     assert "software nanotron, state sound (as written)" in capsys.readouterr().out.splitlines()
+    page = tmp_path / "page.html"
+    assert main(["view", "t@software=nanotron", "-o", str(page), *out]) == 0
+    packed = re.findall(r'<script type="text/plain" class="run">([^<]*)</script>', page.read_text("utf-8"))
+    runs = [json.loads(gzip.decompress(base64.b64decode(text))) for text in packed]
+    assert [run["trainings"] for run in runs] == [["software nanotron, state sound (as written)"]]
