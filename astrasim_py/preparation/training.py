@@ -24,7 +24,7 @@ from astrasim_py.topology.model import Topology
 from astrasim_py.topology.placement import placement
 from astrasim_py.training.closed_form import step, terms
 from astrasim_py.training.inference import inference_memory, inference_workload
-from astrasim_py.training.memory import RESERVE, Expansion, expand, peak_memory, require_memory
+from astrasim_py.training.memory import RESERVE, Expansion, doubt, expand, peak_memory, require_memory
 from astrasim_py.training.models import FLOPS_CONVENTIONS
 from astrasim_py.training.network import NetworkCosts
 from astrasim_py.training.prices import Prices
@@ -58,6 +58,15 @@ class ModelMachine:
             return None
         return compute.memory + (compute.expanded_memory.size if compute.expanded_memory else 0)
 
+    @property
+    def reserve(self) -> int:
+        """Bytes of an NPU's own memory that no model gets."""
+        return int((self.compute.memory or 0) * RESERVE)
+
+    def doubt(self, peak: Mapping[str, Numbers]) -> str:
+        """What is said of a peak that may run out of memory; empty where it fits, does not, or memory is not known."""
+        return "" if self.capacity is None else doubt(int(sum(peak.values())), self.capacity - self.reserve)
+
     def prices(
         self, spec: ModelWorkload, peaks: Sequence[Mapping[str, Numbers]], layout: Layout | None = None, **keys
     ) -> Prices | None:
@@ -71,7 +80,7 @@ class ModelMachine:
         )
         if spec.memory == "fit" and self.capacity is not None:
             after = spec.training.after(self.ranks) if isinstance(spec, TrainingWorkload) else None
-            require_memory(peak, self.capacity, layout, after)
+            require_memory(peak, self.capacity, layout, after, self.reserve)
         cost = self._expansion(peak, layout)
         if spec.times == "roofline":
             if not self.compute.roofline:
@@ -138,7 +147,7 @@ class Trained:
             "memory_bytes": {name: int(value) for name, value in memory.items()},
             "memory_total_bytes": int(sum(memory.values())),
             "capacity_bytes": self.machine.capacity,
-            "reserve_bytes": int((self.machine.compute.memory or 0) * RESERVE),
+            "reserve_bytes": self.machine.reserve,
             "tokens_per_s_per_gpu": tokens,
             "tflops_per_gpu": tflops_of(layout, tokens),
         }
@@ -207,6 +216,18 @@ def _costs_of(job: JobSection) -> TrainingCosts:
     return costs
 
 
+def _warn_of_memory(job: JobSection, machine: ModelMachine) -> None:
+    """Say that a training may run out of memory."""
+    spec = job.spec.workload
+    if not isinstance(spec, TrainingWorkload) or spec.memory != "fit":
+        return
+    try:
+        text = machine.doubt(peak_memory(spec.training.layout(machine.ranks)))
+    except ScenarioError:  # the workload says so
+        return
+    job.warn([f"memory: {text}"] if text else [])
+
+
 def _with_paths(spec: TrainingWorkload, job: JobSection) -> TrainingWorkload:
     """The training with the path of the file of its routing."""
     routing = spec.training.routing
@@ -231,6 +252,7 @@ def estimated(job: JobSection) -> dict[str, Any]:
 def model_of_job(job: JobSection) -> Workload:
     """The workload of a job that names a model, kept for further points if it is small and reads no file."""
     spec, machine, name = job.spec.workload, _machine_of(job), job.name
+    _warn_of_memory(job, machine)
     if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
         return model_workload(_with_paths(spec, job), machine, name)
     key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, name, machine.costs])

@@ -6,6 +6,7 @@ from typing import Any
 from astrasim_py.report.tables import text_table
 from astrasim_py.report.training import PARTS, room_text
 from astrasim_py.results.csv_io import csv_rows
+from astrasim_py.training.memory import DOUBTFUL
 from astrasim_py.training.schedules import SPLIT_BACKWARD
 
 #: Headings of the table, as tools of others write them → keys of a row.
@@ -71,7 +72,7 @@ def table_text(rows: Sequence[Mapping[str, Any]], flops: str) -> str:
         line = [str(row[key]) for key in (*LAYOUT.values(), "zero", "recompute", *(("schedule",) * schedules))]
         line += [f"{row['tokens_per_s_per_gpu']:.1f}", f"{row['tflops_per_gpu'][flops]:.1f}", f"{row['step_s']:.4g} s"]
         line += [
-            f"{row['memory_total_bytes'] / 1e9:.1f} GB{', ' * bool(room_text(row))}{room_text(row)}",
+            f"{row['memory_total_bytes'] / 1e9:.1f} GB{_room(row)}",
             _share(exposed, row),
             _share(row["parts_s"]["bubble"], row),
         ]
@@ -118,15 +119,21 @@ def notes_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(notes)
 
 
+def _room(row: Mapping[str, Any]) -> str:
+    text = room_text(row)
+    return f", {text.split(': ')[-1] if text.endswith('out') else 'too much'}" if text else ""
+
+
 def fit_text(row: Mapping[str, Any]) -> str:
     """What counts as a fit: the memory of an NPU less its reserve."""
     capacity, reserve = row["capacity_bytes"], row["reserve_bytes"]
     if not reserve:
         return f"memory: what needs up to {capacity / 1e9:.1f} GB counts as a fit; no reserve stays free"
-    return (
+    text = (
         f"memory: what needs up to {(capacity - reserve) / 1e9:.1f} GB counts as a fit: of {capacity / 1e9:.1f} GB the "
         f"reserve of {reserve / 1e9:.1f} GB stays free for the CUDA context, NCCL's buffers and fragments"
     )
+    return f"{text}; above {DOUBTFUL * (capacity - reserve) / 1e9:.1f} GB it may run out"
 
 
 def best_text(rows: Sequence[Mapping[str, Any]], best: int) -> str:

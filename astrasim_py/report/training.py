@@ -7,6 +7,7 @@ from typing import Any
 from astrasim_py.core.units import format_time
 from astrasim_py.report.tables import text_table, time_text
 from astrasim_py.results.model import Row
+from astrasim_py.training.memory import doubt
 
 #: Names of the parts of a step.
 PARTS = {
@@ -67,11 +68,12 @@ def _time(seconds: float) -> str:
 
 
 def room_text(estimate: Mapping[str, Any]) -> str:
-    """What is wrong with the memory that a training needs: it is too much, or less than the reserve stays free."""
+    """What is wrong with the memory that a training needs: it is too much, or may be."""
     total, capacity = estimate["memory_total_bytes"], estimate["capacity_bytes"]
-    if total > capacity:
-        return "too much"
-    return "tight" if total > capacity - estimate["reserve_bytes"] else ""
+    usable = capacity - estimate["reserve_bytes"]
+    if total > usable:
+        return f"too much: {usable / 2**30:.1f} GiB are usable"
+    return doubt(total, usable)
 
 
 def step_text(estimate: Mapping[str, Any], row: Row) -> str:

@@ -220,9 +220,10 @@ def test_the_best_is_unsure_where_folding_may_be_off_by_more():
 
 
 def test_memory_near_the_limit_is_marked():
-    row = {"capacity_bytes": 100, "reserve_bytes": 10}
-    said = {total: room_text(row | {"memory_total_bytes": total}) for total in (90, 91, 100, 101)}
-    assert said == {90: "", 91: "tight", 100: "tight", 101: "too much"}
+    row = {"capacity_bytes": 80 * 2**30, "reserve_bytes": 8 * 2**30}
+    said = {gib: room_text(row | {"memory_total_bytes": gib * 2**30}) for gib in (67, 68, 72, 73)}
+    assert said[67] == "" and said[73] == "too much: 72.0 GiB are usable"
+    assert [said[68], said[72]] == [f"{gib}.0 of 72.0 GiB usable: may run out" for gib in (68, 72)]
 
 
 def test_simulations_are_near_and_used_again(explored, tmp_path):
