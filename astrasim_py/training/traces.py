@@ -13,6 +13,11 @@ several layers. With ``overlap: {dp: true}`` parameters are gathered at the star
 forward pass; otherwise reductions follow all computation, and gathers the optimizer. ZeRO 3 always gathers one layer
 ahead, before the reduction of the current layer.
 
+Software: launches of a layer (``L3.host.fwd mb0``) begin with it in a stream of the host, and what follows waits for
+them; ``.delay`` comes before a collective or a send, after one whose input comes in parts; ``.interference`` follows a
+layer beside which weights or gradients are sent; ``iteration.step`` is the last node. None is there where it takes no
+time.
+
 ``overlap: {tp: true}`` cuts a computation and the collectives beside it into four. ``overlap: {ep: true}``: the
 forward pass of a micro-batch and the backward pass of another alternate at every all-to-all, under ``1f1b`` and
 ``interleaved``, which warm up with one block more; shared experts run beside the dispatch. With unequal routing
