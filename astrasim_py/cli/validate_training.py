@@ -27,13 +27,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, *, calibrate: bool = False) -> int:
     """Print the errors; with constants that are fitted to each source, too."""
+    from astrasim_py.validation.memory_rows import judge_memory, memory_text
     from astrasim_py.validation.training_errors import compare
     from astrasim_py.validation.training_rows import read_rows
 
-    report = compare(read_rows(args.rows, args.only), calibrate=calibrate)
-    document = _document(report)
+    rows = read_rows(args.rows, args.only)
+    memory = judge_memory(rows)
+    timed = memory is None or any(row.layout is not None and not row.problem for row in rows)
+    report = compare(rows, calibrate=calibrate) if timed else None
+    document = (_document(report) if report else {"groups": []}) | ({"memory": asdict(memory)} if memory else {})
     if not printed(args.format, document, document["groups"]):
-        print(_text(report))
+        print("\n".join([*([_text(report)] if report else []), *([memory_text(memory)] if memory else [])]))
     return EXIT_OK
 
 

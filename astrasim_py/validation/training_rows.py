@@ -24,6 +24,8 @@ from astrasim_py.training.software import CONSTANT_COLUMNS, TRAINING_COLUMNS, YE
 from astrasim_py.training.strategy import Layout, Training
 from astrasim_py.training.system import System, system
 
+#: Outcome of a run that ran out of memory.
+OUT_OF_MEMORY = "oom"
 #: Columns that must be there; others are for the reader.
 REQUIRED = (
     "id", "source", "model", "layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "seq", "gpus", "gpu",
@@ -70,8 +72,9 @@ _EXPECTED: dict[Callable[[str], Any], str] = {from_zero: "a number from 0 on", a
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """One measured run. `problem`: why it cannot be predicted; empty where it can. `state`: of its machine, by a
-    test of its nodes; empty where there was none. `software`: the preset of its constants.
+    """One measured run. `problem`: why its step cannot be predicted; empty where it can. `state`: of its machine, by a
+    test of its nodes; empty where there was none. `software`: the preset of its constants. `outcome`: ``ok`` or
+    ``oom``, where it is told; `peak_gib`: printed peak memory, where it is.
     """
 
     place: str
@@ -85,6 +88,8 @@ class TrainingRow:
     problem: str = ""
     state: str = ""
     software: str = ""
+    outcome: str = ""
+    peak_gib: float | None = None
 
 
 def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[TrainingRow]:
@@ -93,7 +98,10 @@ def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[Trai
     Raises UsageError: ``file:line``: what is wrong, and what to write instead.
     """
     place, title = os.fspath(path), "a CSV of training throughput"
-    rows = [_row(row, row_place) for row_place, row in table_rows(read_text(path, title), place, title, REQUIRED)]
+    text = read_text(path, title)
+    told = "outcome" in text.partition("\n")[0].split(",")  # what ran out of memory has no step time
+    required = [key for key in REQUIRED if key != "step_s" or not told]
+    rows = [_row(row, row_place) for row_place, row in table_rows(text, place, title, required)]
     names = dict.fromkeys(row.source for row in rows)
     for name in sources:
         if name not in names:
@@ -102,14 +110,20 @@ def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[Trai
 
 
 def _row(row: Mapping[str, str], here: str) -> TrainingRow:
+    outcome = row.get("outcome") or ""
+    if outcome not in ("", "ok", OUT_OF_MEMORY):
+        raise UsageError(f"{here}: outcome", f'"{outcome}" is no outcome', f"write ok or {OUT_OF_MEMORY}, or nothing")
     measured = _number(row, "step_s", here)
-    if not measured or measured <= 0:
-        raise UsageError(f"{here}: step_s", f'"{row["step_s"]}" is no step time', "write seconds, e.g. 3.5")
-    result = TrainingRow(here, row["id"], row["source"], bool(_number(row, "experts", here)), measured)
+    failed = outcome == OUT_OF_MEMORY
+    if (not measured or measured <= 0) and not failed:
+        raise UsageError(f"{here}: step_s", f'"{row.get("step_s", "")}" is no step time', "write seconds, e.g. 3.5")
+    result = TrainingRow(here, row["id"], row["source"], bool(_number(row, "experts", here)), measured or math.nan)
+    result = replace(result, outcome=outcome, peak_gib=_rate(row, "mem_gib", here))
     test = _rate(row, "node_all_gather_gb_s", here)
-    problem = _unpredictable(row)
+    problem = _unreadable(row)
     if problem:
         return replace(result, problem=problem)
+    result = replace(result, problem="it ran out of memory" if failed else _marked(row))
     preset, constants, keys = _software(row, here)
     try:
         layout = Training(**_training(row, here, keys)).layout(_whole(row, "gpus", here))
@@ -124,10 +138,13 @@ def _row(row: Mapping[str, str], here: str) -> TrainingRow:
     return replace(result, layout=layout, system=machine, constants=constants, software=preset)
 
 
-def _unpredictable(row: Mapping[str, str]) -> str:
-    """Why a row is kept out of errors; empty if it is not."""
-    if row.get("predictable") == "0":
-        return f"marked as not predictable ({row.get('note') or 'no note'})"
+def _marked(row: Mapping[str, str]) -> str:
+    """Why a row that can be read is kept out of errors; empty if it is not."""
+    return f"marked as not predictable ({row.get('note') or 'no note'})" if row.get("predictable") == "0" else ""
+
+
+def _unreadable(row: Mapping[str, str]) -> str:
+    """Why the layout of a row is not known; empty if it is. What is marked as not predictable says so first."""
     if not row["layers"]:
         return "the architecture is not published"
     for key in _COUNTS:
@@ -155,6 +172,8 @@ def _training(row: Mapping[str, str], here: str, software: Mapping[str, Any]) ->
 
     sharding, _, group = row["sharding"].partition("@")
     keys: dict[str, Any] = {key: whole(key) for key in _COUNTS[1:]}
+    if row.get("microbatches"):
+        keys["gbs"] = _sequences(row, keys, here)
     if row.get("schedule") not in (None, "", "1f1b", "interleaved"):  # those follow from vp
         keys["schedule"] = row["schedule"]
     keys |= {"model": _model(row, here), "dtype": _dtype(row), "recompute": _recompute(row["recompute"])}
@@ -166,6 +185,16 @@ def _training(row: Mapping[str, str], here: str, software: Mapping[str, Any]) ->
         keys["zero_group"] = min(int(group), copies)
     sp = {"sp": True} if row["recompute"].endswith("+sp") else {}
     return {**keys, **software, **sp, "overlap": {"pp": False, **software.get("overlap", {})}}
+
+
+def _sequences(row: Mapping[str, str], keys: Mapping[str, int], here: str) -> int:
+    """Sequences of an iteration of a row that states microbatches, too; its `gbs` may count tokens."""
+    copies = _whole(row, "gpus", here) // (keys["tp"] * keys["pp"] * keys["cp"])
+    sequences = _whole(row, "microbatches", here) * keys["mbs"] * max(copies, 1)
+    if keys["gbs"] not in (sequences, sequences * keys["seq"]):
+        problem = f"gbs {keys['gbs']} is not {sequences} sequences, as microbatches x mbs x dp say"
+        raise UsageError(f"{here}: microbatches", problem, "write one of the two, or both alike")
+    return sequences
 
 
 _COUNTS = ("gpus", "seq", "gbs", "mbs", "tp", "pp", "cp", "ep", "vp")

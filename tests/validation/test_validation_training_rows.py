@@ -15,6 +15,7 @@ from astrasim_py.core.errors import UsageError
 from astrasim_py.topology.hardware import preset
 from astrasim_py.training.machine_states import state_of
 from astrasim_py.training.software import software, software_names
+from astrasim_py.validation.memory_rows import judge_memory
 from astrasim_py.validation.training_classes import classes, measured_mfu
 from astrasim_py.validation.training_errors import FITTED, compare, fit, predict
 from astrasim_py.validation.training_rows import GPUS, REQUIRED, RULES, TrainingRow, read_rows
@@ -373,3 +374,52 @@ def test_a_column_says_whether_there_is_a_gate(tmp_path):
     assert [row.layout.model.gated for row in read if row.layout] == [True, False]
     with pytest.raises(UsageError, match=r'rows.csv:2: gated: "maybe" is not yes or no'):
         read_rows(written(tmp_path, {"model": "mine", "gated": "maybe"}, heading=(*REQUIRED, "gated")))
+
+
+MEMORY = (*REQUIRED, "outcome", "mem_gib", "microbatches")
+
+
+def test_runs_that_ran_out_of_memory_are_judged_and_need_no_step(tmp_path, capsys):
+    """Llama 3.1 8B with ZeRO 1 on 64 GPUs fits 72 of 80 GiB with full recomputation, and not with mbs 16."""
+    small = {"recompute": "full", "outcome": "ok", "mem_gib": "40"}
+    large = {"mbs": "16", "gbs": "1024", "outcome": "oom", "step_s": ""}
+    path = written(tmp_path, small, large, heading=MEMORY)
+    assert main(["measured", "validate", "training", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "of 1 runs that ran 100.0 % fit" in said and "1 runs that ran out of memory 100.0 % do not" in said
+    assert "1 printed peaks: off by" in said
+    (judged,) = [judge_memory(read_rows(path))]
+    assert judged is not None and (judged.ran, judged.failed, judged.peaks) == (1, 1, 1)
+
+
+def test_a_file_of_failed_runs_alone_is_judged(tmp_path, capsys):
+    path = written(tmp_path, {"mbs": "16", "gbs": "1024", "outcome": "oom", "step_s": ""}, heading=MEMORY)
+    assert main(["measured", "validate", "training", str(path), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["memory"]["failed_exceeds"] == 1.0
+
+
+def test_sequences_of_a_row_may_be_counted_in_tokens(tmp_path):
+    (row,) = read_rows(written(tmp_path, {}))
+    assert row.layout is not None
+    many = str(row.layout.microbatches)
+    tokens = {"gbs": str(int(row.layout.gbs) * int(row.layout.seq)), "microbatches": many}
+    (other,) = read_rows(written(tmp_path, tokens, heading=MEMORY))
+    assert other.layout is not None and other.layout.gbs == row.layout.gbs
+    with pytest.raises(UsageError, match=r"rows.csv:2: microbatches: gbs 7 is not \d+ sequences"):
+        read_rows(written(tmp_path, {"gbs": "7", "microbatches": many}, heading=MEMORY))
+
+
+@pytest.mark.parametrize(("key", "text"), [("outcome", "maybe"), ("mem_gib", "-3"), ("step_s", "")])
+def test_what_a_row_says_of_its_end_makes_sense(tmp_path, key, text):
+    with pytest.raises(UsageError, match=rf"rows.csv:2: {key}: "):
+        read_rows(written(tmp_path, {"outcome": "ok", key: text}, heading=MEMORY))
+
+
+@pytest.mark.slow
+def test_one_limit_parts_what_ran_from_what_failed(golden):
+    ran, failed = (
+        judge_memory(read_rows(golden / "training" / f"nanotron_{name}.csv")) for name in ("public", "oom_public")
+    )
+    assert ran is not None and failed is not None and ran.usable_gib == failed.usable_gib == (72.0,)
+    assert ran.ran_fits >= 0.98 and failed.failed_exceeds >= 0.97
+    assert ran.peak_median_rel_error <= 0.07
