@@ -92,7 +92,7 @@ class NetworkCosts:
             held = np.zeros(len(busy))
             np.maximum.at(held, links, part * slowest - load_of)
             delays = np.bincount(pair, self.topology.latency_ps[links], 1)
-            rate += count * float((load + held).max())
+            rate += count * float((load + held).max(initial=0.0))
             latency += count * float(delays.max()) / PS_PER_S
             steps, busy = steps + count, busy + count * load
             turns += count * np.sqrt(load / np.where(queue > 0, queue, 1.0))

@@ -207,3 +207,13 @@ sweep: {software: [ideal, nanotron]}
     packed = re.findall(r'<script type="text/plain" class="run">([^<]*)</script>', page.read_text("utf-8"))
     runs = [json.loads(gzip.decompress(base64.b64decode(text))) for text in packed]
     assert [run["trainings"] for run in runs] == [["software nanotron, state sound (as written)"]]
+
+
+@pytest.mark.parametrize(("machine", "gpus"), [("dgx_h100", 1), ("dgx_h100", 8), ("tpu_v5p", 8), ("mi300x", 8)])
+def test_any_machine_has_a_step(machine, gpus, capsys):
+    """Also one NPU, which sends nothing."""
+    train = ["train", "{base: llama3-8b, layers: 2}", "--seq", "512", "--gbs", "8", "--tp", str(gpus), "--json"]
+    assert main([*train, "--on", machine, "--gpus", str(gpus), "--explain"]) == 0
+    terms = json.loads(capsys.readouterr().out)
+    assert terms["state"] == "sound" and sum(terms["parts_s"].values()) == pytest.approx(terms["step_s"])
+    assert (terms["parts_s"]["tp"] > 0) == (gpus > 1)
