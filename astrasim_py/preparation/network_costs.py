@@ -1,10 +1,12 @@
 """What collectives of a training take with the algorithms of its scenario, for closed forms."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.choices import BY_DIMENSION
 from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.notes import Notes
 from astrasim_py.preparation.algorithms import algorithms_of
 from astrasim_py.preparation.sources.library_rings import LibraryRings
 from astrasim_py.preparation.training_costs import TrainingCosts
@@ -30,7 +32,8 @@ def select_of(job: JobSection) -> Select:
     Conditions on sizes are asked for a large message; what is synthesized, or goes by dimension, or comes from a file,
     is priced as where nothing is written.
     """
-    table, _ = algorithms_of(job.run, job, Workload((), {}))
+    apart = replace(job.run, notes=Notes())  # the job's own table warns
+    table, _ = algorithms_of(apart, replace(job, run=apart), Workload((), {}))
     algorithms = {**job.run.spec.algorithms, **job.spec.algorithms}
     built = {name for name, listed in algorithms.items() if all(isinstance(case, Builder) for case in listed)}
     rings = LibraryRings(job.topology)

@@ -7,7 +7,7 @@ from typing import Any
 from astrasim_py.chakra.workload import Workload
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest
-from astrasim_py.core.errors import ScenarioError
+from astrasim_py.core.errors import ScenarioError, TopologyError
 from astrasim_py.preparation.network_costs import network_costs, select_of
 from astrasim_py.preparation.training_costs import IDEAL_COSTS, TrainingCosts, training_costs
 from astrasim_py.preparation.workloads.section import JobSection
@@ -40,8 +40,8 @@ _MOST_KEPT = 2**18
 
 @dataclass(frozen=True, kw_only=True)
 class ModelMachine:
-    """What a model runs on: the NPUs of a job and the network between them; `costs` of its software, of trainings.
-    `place` is for errors.
+    """What a model runs on: the NPUs of a job and the network between them; `costs` of its software, of trainings;
+    `network`: what their collectives take with the job's algorithms. `place` is for errors.
     """
 
     topology: Topology
@@ -49,6 +49,7 @@ class ModelMachine:
     ranks: int
     place: str
     costs: TrainingCosts = IDEAL_COSTS
+    network: NetworkCosts | None = None
 
     @property
     def capacity(self) -> int | None:
@@ -95,7 +96,7 @@ class ModelMachine:
             raise ScenarioError(self.place, "times of kernels need an NPU that is known", remedy)
         costs = self.costs
         system = replace(system_of(self.topology, npu), state=costs.state, gather_gb_s=costs.gather_gb_s)
-        prices = Prices(system, constants=costs.software.constants, **keys)
+        prices = Prices(system, constants=costs.software.constants, network=self.network, **keys)
         return prices if cost is None else prices.expanded(cost)
 
     def _expansion(self, peak: Mapping[str, int], layout: Layout | None) -> Expansion | None:
@@ -121,17 +122,13 @@ class Trained:
     machine: ModelMachine
     prices: Prices | None
 
-    def estimate(self, network: NetworkCosts | None = None) -> dict[str, Any]:
+    def estimate(self) -> dict[str, Any]:
         """Step time of what is simulated and its parts in seconds, memory by kind in bytes, and rates; ``software``,
-        ``state`` and ``state_source`` as `TrainingCosts.keys`.
-
-        `network`: times of collectives; by default of rings at the rates of nodes and NICs. Raises ScenarioError: times
-        are those of the roofline.
+        ``state`` and ``state_source`` as `TrainingCosts.keys`. Raises ScenarioError: times are those of the roofline.
         """
         layout, prices = self.layout, self.prices
         refuse(TRAINING_FORM, {ROOFLINE: prices is None}, place=self.machine.place)
         assert prices is not None
-        prices = replace(prices, network=network)
         step_time = step(terms(layout, prices), prices.constants)
         memory = peak_memory(layout)
         tokens = float(layout.gbs * layout.seq / float(step_time.seconds) / layout.ranks)
@@ -189,7 +186,23 @@ def _training(spec: TrainingWorkload, machine: ModelMachine, name: str) -> Workl
 
 def _machine_of(job: JobSection) -> ModelMachine:
     place, compute = job.at(f"workload.{job.spec.workload.kind}"), job.run.spec.compute
-    return ModelMachine(topology=job.topology, compute=compute, ranks=job.made_ranks, place=place, costs=_costs_of(job))
+    machine = ModelMachine(
+        topology=job.topology, compute=compute, ranks=job.made_ranks, place=place, costs=_costs_of(job)
+    )
+    if not isinstance(job.spec.workload, TrainingWorkload) or job.spec.workload.times == "roofline":
+        return machine
+    return replace(machine, network=network_costs(job.topology, select_of(job), machine.costs, _npus(job)))
+
+
+def _npus(job: JobSection) -> Sequence[int] | None:
+    """NPUs of a job by rank; None where nothing tells them."""
+    if job.key and job.spec.placement is None:  # it takes those that other jobs leave
+        return job.topology.alive[: job.made_ranks]
+    kind = job.spec.placement or job.run.spec.topology.placement or "linear"
+    try:
+        return placement(job.topology, kind, job.made_ranks)
+    except TopologyError:  # the run says so, at its key
+        return None
 
 
 def _costs_of(job: JobSection) -> TrainingCosts:
@@ -243,10 +256,7 @@ def estimated(job: JobSection) -> dict[str, Any]:
     if not isinstance(spec, TrainingWorkload):
         raise ScenarioError(job.at("workload"), "trains no model, and no other closed form is known", "write training")
     machine = _machine_of(job)
-    model = trained(_with_paths(spec, job), machine)
-    kind = job.spec.placement or job.run.spec.topology.placement or "linear"
-    npus = placement(job.topology, kind, job.made_ranks, job.at("placement"))
-    return model.estimate(network_costs(job.topology, select_of(job), machine.costs, npus))
+    return trained(_with_paths(spec, job), machine).estimate()
 
 
 def model_of_job(job: JobSection) -> Workload:
@@ -255,7 +265,9 @@ def model_of_job(job: JobSection) -> Workload:
     _warn_of_memory(job, machine)
     if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
         return model_workload(_with_paths(spec, job), machine, name)
-    key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, name, machine.costs])
+    config = job.run.point.config if machine.costs.software.constants.interference else {}  # what overlap costs
+    routes = [config.get(part) for part in ("algorithms", "placement", "jobs")]
+    key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, name, machine.costs, routes])
 
     def fits(workload: Workload) -> bool:
         return sum(map(len, dict.fromkeys(workload.traces))) <= _MOST_KEPT
