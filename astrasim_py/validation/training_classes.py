@@ -21,6 +21,12 @@ def measured_mfu(row: TrainingRow) -> float | None:
     return flops / (row.measured * layout.ranks * machine.peak("bf16"))
 
 
+def nodes_of(row: TrainingRow) -> int:
+    """Nodes of a row whose layout is known: a node is what the fast network joins."""
+    assert row.layout is not None and row.system is not None
+    return -(-int(row.layout.ranks) // row.system.node)
+
+
 def classes(rows: Sequence[TrainingRow]) -> Mapping[By, Mapping[str, list[int]]]:
     """Indices of rows by class, classes in ascending order; only what has two classes or more.
 
@@ -33,7 +39,7 @@ def classes(rows: Sequence[TrainingRow]) -> Mapping[By, Mapping[str, list[int]]]
     for index, row in enumerate(rows):
         if row.layout is None or row.system is None:
             continue
-        count = -(-row.layout.ranks // row.system.node)
+        count = nodes_of(row)
         nodes.setdefault((count - 1).bit_length(), []).append(index)
         tp.setdefault(row.layout.tp, []).append(index)
         share = measured_mfu(row)

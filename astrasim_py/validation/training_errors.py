@@ -64,12 +64,25 @@ def predict(rows: Sequence[TrainingRow]) -> PredictedSteps:
     return PredictedSteps(tuple(predictable), stacked(row_terms), np.array([row.measured for row in predictable]))
 
 
+class Interval(NamedTuple):
+    """Values of a constant that rows do not tell from the fitted one: their mean error is at most a standard error
+    more.
+
+    `determined`: whether the rows tell it at all: where more than half of the range is as good, they do not.
+    """
+
+    low: float
+    high: float
+    determined: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Errors:
     """Relative errors of step times: with the default constants, with fitted ones, and with ones fitted to other rows.
 
-    `too_fast`: share of the rows that took longer than predicted. `held_out_median_rel_error`: each row predicted with
-    constants fitted to four fifths of its source's rows, without it.
+    `too_fast`: share of the rows that took longer than predicted; `within_10`, `within_30`: that are off by at most
+    10 and 30 %. `held_out_median_rel_error`: each row predicted with constants fitted to four fifths of its source's
+    rows, without it. `intervals`: of each fitted constant, see `Interval`.
     """
 
     group: str
@@ -78,10 +91,13 @@ class Errors:
     median_rel_error: float
     p90_rel_error: float
     too_fast: float
+    within_10: float
+    within_30: float
     constants: dict[str, float] | None = None
     fitted_median_rel_error: float | None = None
     fitted_p90_rel_error: float | None = None
     held_out_median_rel_error: float | None = None
+    intervals: dict[str, Interval] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +128,9 @@ def compare(rows: Sequence[TrainingRow], *, calibrate: bool = False) -> RowsRepo
     names = dict.fromkeys(zip(source.tolist(), experts.tolist(), strict=True))
     for name in names if calibrate else ():
         indices = np.flatnonzero((source == name[0]) & (experts == name[1]))
-        constants[name] = fit(predicted, indices)
+        first = fit(predicted, indices)
+        told = intervals(predicted.taken(indices), first)
+        constants[name] = fit(predicted, indices, [key for key in FITTED if told[key].determined])
         fitted[indices] = np.abs(predicted.taken(indices).errors(constants[name]))
         for fold in range(min(5, len(indices)) if len(indices) > 1 else 0):
             out = np.arange(len(indices)) % 5 == fold
@@ -136,7 +154,10 @@ def compare(rows: Sequence[TrainingRow], *, calibrate: bool = False) -> RowsRepo
             median_rel_error=mid,
             p90_rel_error=p90,
             too_fast=float(np.mean(signed[selected] < 0)),
+            within_10=float(np.mean(part <= 0.1)),
+            within_30=float(np.mean(part <= 0.3)),
             constants=best,
+            intervals=None if best is None else intervals(predicted.taken(np.flatnonzero(selected)), best),
             **more,
         )
 
@@ -157,8 +178,9 @@ def compare(rows: Sequence[TrainingRow], *, calibrate: bool = False) -> RowsRepo
     )
 
 
-def fit(predicted: PredictedSteps, indices: np.ndarray) -> dict[str, float]:
-    """Values of `FITTED` with the least mean of |log(ours / measured)| over the `indices` rows.
+def fit(predicted: PredictedSteps, indices: np.ndarray, keys: Sequence[str] = tuple(FITTED)) -> dict[str, float]:
+    """Values of `FITTED` with the least mean of |log(ours / measured)| over the `indices` rows; all but those of `keys`
+    keep their default.
 
     One constant after the other, twice around: 13 values over its range, then between the neighbours of the best, four
     times. A constant that does not matter keeps its default: moving one costs a thousandth of the range it moves.
@@ -168,7 +190,8 @@ def fit(predicted: PredictedSteps, indices: np.ndarray) -> dict[str, float]:
     best = {key: 1.0 if key == "host" else float(np.median(of_rows[key])) for key in FITTED}
     default = dict(best)
     for _ in range(2):
-        for key, (low, high) in FITTED.items():
+        for key in keys:
+            low, high = FITTED[key]
             span = high - low
             for _ in range(4):
                 values = np.append(np.linspace(low, high, 13), best[key])
@@ -178,3 +201,25 @@ def fit(predicted: PredictedSteps, indices: np.ndarray) -> dict[str, float]:
                 step_size = (high - low) / 12
                 low, high = max(FITTED[key][0], best[key] - step_size), min(FITTED[key][1], best[key] + step_size)
     return best
+
+
+def intervals(predicted: PredictedSteps, best: Mapping[str, float]) -> dict[str, Interval]:
+    """The interval of each of `FITTED` constants, the others at their `best`.
+
+    Each is tried at 101 values over its range. A standard error is that of the mean of |log(ours / measured)| at the
+    best constants; of less than three rows it is 5 %, the spread of repeats of a run.
+    """
+    logs = np.abs(np.log(predicted.errors(best) + 1))
+    least = logs.mean()
+    spread = logs.std(ddof=1) / np.sqrt(len(logs)) if len(logs) > 2 else 0.05
+    found = {}
+    for key, (low, high) in FITTED.items():
+        values = np.unique(np.append(np.linspace(low, high, 101), best[key]))
+        losses = np.abs(np.log(predicted.errors({**best, key: values[:, None]}) + 1)).mean(axis=1)
+        at = int(np.searchsorted(values, best[key]))
+        worse = np.flatnonzero(losses > least + spread)
+        first = int(worse[worse < at].max(initial=-1)) + 1
+        last = int(worse[worse > at].min(initial=len(values))) - 1
+        within = float(values[first]), float(values[max(last, first)])
+        found[key] = Interval(*within, within[1] - within[0] <= 0.5 * (high - low))
+    return found

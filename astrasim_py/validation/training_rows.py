@@ -16,7 +16,7 @@ from typing import Any
 
 from astrasim_py.core.errors import ScenarioError, UsageError
 from astrasim_py.core.table_file import read_text, table_rows
-from astrasim_py.training.machine_states import state_of
+from astrasim_py.training.machine_states import state_of, states_of
 from astrasim_py.training.models import Model, model_names
 from astrasim_py.training.prices import Constants
 from astrasim_py.training.schedules import SCHEDULES
@@ -92,8 +92,10 @@ class TrainingRow:
     peak_gib: float | None = None
 
 
-def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[TrainingRow]:
+def read_rows(path: str | os.PathLike, sources: Sequence[str] = (), state: str | None = None) -> list[TrainingRow]:
     """Rows of a CSV, in order, those that cannot be predicted with the reason; of these `sources`, all where empty.
+
+    `state`: of machines of which it is known, whatever their tests say; others are sound.
 
     Raises UsageError: ``file:line``: what is wrong, and what to write instead.
     """
@@ -101,7 +103,7 @@ def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[Trai
     text = read_text(path, title)
     told = "outcome" in text.partition("\n")[0].split(",")  # what ran out of memory has no step time
     required = [key for key in REQUIRED if key != "step_s" or not told]
-    rows = [_row(row, row_place) for row_place, row in table_rows(text, place, title, required)]
+    rows = [_row(row, row_place, state) for row_place, row in table_rows(text, place, title, required)]
     names = dict.fromkeys(row.source for row in rows)
     for name in sources:
         if name not in names:
@@ -109,7 +111,7 @@ def read_rows(path: str | os.PathLike, sources: Sequence[str] = ()) -> list[Trai
     return [row for row in rows if not sources or row.source in sources]
 
 
-def _row(row: Mapping[str, str], here: str) -> TrainingRow:
+def _row(row: Mapping[str, str], here: str, state: str | None) -> TrainingRow:
     outcome = row.get("outcome") or ""
     if outcome not in ("", "ok", OUT_OF_MEMORY):
         raise UsageError(f"{here}: outcome", f'"{outcome}" is no outcome', f"write ok or {OUT_OF_MEMORY}, or nothing")
@@ -131,10 +133,13 @@ def _row(row: Mapping[str, str], here: str) -> TrainingRow:
         return replace(result, problem=f"{error.problem}; {error.remedy}")
     nic = _rate(row, "nic_gb_s_per_gpu", here)
     machine = _machine(GPUS[row["gpu"]], nic)
-    if test is not None:
-        state = state_of(GPUS[row["gpu"]], test)
-        machine = replace(machine, state=state, gather_gb_s=_rate(row, "nccl_all_gather_gb_s", here))
-        result = replace(result, state=state.name)
+    if state is not None:
+        states = states_of(GPUS[row["gpu"]])
+        machine = replace(machine, state=next((one for one in states if one.name == state), states[0]))
+    elif test is not None:
+        shown = state_of(GPUS[row["gpu"]], test)
+        machine = replace(machine, state=shown, gather_gb_s=_rate(row, "nccl_all_gather_gb_s", here))
+        result = replace(result, state=shown.name)
     return replace(result, layout=layout, system=machine, constants=constants, software=preset)
 
 

@@ -423,3 +423,50 @@ def test_one_limit_parts_what_ran_from_what_failed(golden):
     assert ran is not None and failed is not None and ran.usable_gib == failed.usable_gib == (72.0,)
     assert ran.ran_fits >= 0.98 and failed.failed_exceeds >= 0.97
     assert ran.peak_median_rel_error <= 0.07
+
+
+def test_why_prints_the_terms_of_a_row_beside_its_measurement(tmp_path, capsys):
+    path = written(
+        tmp_path, {"id": "one", "tp": "8"}, {"id": "two", "predictable": "0"}, heading=(*REQUIRED, "predictable")
+    )
+    assert main(["measured", "validate", "training", str(path), "--why", "one", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(found["parts_s"].values()) == pytest.approx(found["step_s"])
+    assert found["rel_error"] == pytest.approx(found["step_s"] / found["measured_s"] - 1)
+    for layer in found["layers"]:
+        longer = max(layer["computation_s"] + layer["communication_s"], layer["host_s"] + layer["latency_s"])
+        assert layer["takes_s"] == pytest.approx(longer)
+    assert main(["measured", "validate", "training", str(path), "--why", "one"]) == 0
+    assert "software latency" in capsys.readouterr().out
+    assert main(["measured", "validate", "training", str(path), "--why", "on"]) == 2
+    assert '--why: no row has the id "on"; did you mean "one"?' in capsys.readouterr().err
+    assert main(["measured", "validate", "training", str(path), "--why", "two"]) == 2
+    assert "two is not predicted: marked as not predictable" in capsys.readouterr().err
+
+
+def test_a_state_may_be_taken_whatever_tests_say(tmp_path):
+    tests = [{"node_all_gather_gb_s": text, "tp": "8"} for text in ("262", "240")]
+    path = written(tmp_path, *tests, heading=(*REQUIRED, "node_all_gather_gb_s"))
+    tested, sound, degraded = (predict(read_rows(path, (), state)).seconds() for state in (None, "sound", "degraded"))
+    assert list(tested) == [sound[0], degraded[0]] and sound[0] == sound[1] < degraded[0] == degraded[1]
+
+
+def test_constants_that_rows_do_not_determine_keep_their_values(tmp_path):
+    """One node: nothing crosses a NIC, and large layers wait for no host."""
+    rows = [{"id": f"r{mbs}", "gpus": "8", "mbs": mbs, "gbs": "64", "step_s": "9"} for mbs in ("1", "2", "4")]
+    report = compare(read_rows(written(tmp_path, *rows)), calibrate=True)
+    (group,) = report.groups
+    assert group.intervals is not None and group.constants is not None
+    assert group.intervals["gemm"].determined and not group.intervals["nic"].determined
+    assert group.constants["nic"] == software("megatron").constants.nic
+    assert group.intervals["gemm"].low <= group.constants["gemm"] <= group.intervals["gemm"].high
+
+
+def test_a_fit_finds_the_constants_that_made_the_steps(tmp_path):
+    rows = [{"id": f"r{mbs}", "gpus": "8", "mbs": mbs, "gbs": "64"} for mbs in ("1", "2", "4")]
+    steps = predict(read_rows(written(tmp_path, *rows))).seconds({"gemm": 1.3})
+    made = [row | {"step_s": repr(float(step))} for row, step in zip(rows, steps, strict=True)]
+    report = compare(read_rows(written(tmp_path, *made)), calibrate=True)
+    assert report.groups[0].constants is not None
+    assert report.groups[0].constants["gemm"] == pytest.approx(1.3, abs=0.01)
+    assert report.total.fitted_median_rel_error is not None and report.total.fitted_median_rel_error < 0.005
