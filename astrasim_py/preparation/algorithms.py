@@ -25,7 +25,7 @@ from astrasim_py.scenario.algorithm_models import (
     AlgorithmSynthesis,
     Builder,
 )
-from astrasim_py.scenario.workload_models import InferenceWorkload, RecommendationWorkload, TrainingWorkload
+from astrasim_py.scenario.workload_models import ModelWorkload
 from astrasim_py.topology.model import Topology
 
 _SOURCES: dict[type[AlgorithmBase], str] = {
@@ -80,7 +80,7 @@ def algorithms_of(
 
 def _default(job: Any, topology: Topology) -> Callable[[str, int, int], Algorithm] | AlgorithmSource:
     """The algorithms of collectives for which a job names none: of models those of a library."""
-    if not isinstance(job.workload, TrainingWorkload | InferenceWorkload | RecommendationWorkload):
+    if not isinstance(job.workload, ModelWorkload):
         return default_built
     rings: AlgorithmSource = load("astrasim_py.preparation.sources.library_rings:LibraryRings")(topology)
     return rings

@@ -25,6 +25,7 @@ from astrasim_py.results.model import CollectiveRow
 from astrasim_py.results.stored_points import StoredPoint, read_object
 from astrasim_py.results.values import ps_of
 from astrasim_py.scenario.expand import Point
+from astrasim_py.scenario.workload_models import ModelWorkload
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification.bounds import CLOSED_FORMS, Capacities, closed_form_ps, may_reduce
@@ -89,6 +90,10 @@ def better_algorithm(folder: Path, points: Sequence[SimulatedPoint], *, keep: bo
     return f"{largest.prefix(len(points))}{text}" if text else ""
 
 
+#: Most NPUs of a model for which algorithms are tried: it takes those of a library already.
+_LARGE_MODEL = 1024
+
+
 @dataclass(frozen=True)
 class _DefaultCalls:
     """The calls of one collective in a point that default algorithms carry out."""
@@ -134,6 +139,8 @@ def _default_calls(of: SimulatedPoint) -> Iterator[_DefaultCalls]:
     spec = of.point.spec
     manifest = of.stored.manifest
     if of.point.allow_code:  # code of the user runs no more often than it was asked to
+        return
+    if isinstance(spec.workload, ModelWorkload) and (of.stored.row.npus or 0) > _LARGE_MODEL:
         return
     if manifest.status != "done" or manifest.exit_code or of.point.repeat > 1 or not of.stored.summary.collectives:
         return
