@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -196,7 +196,7 @@ class Exploration:
     """An exploration that is known to be right.
 
     `base`: the scenario without its workload, as a document. `point`: its only point. `place`: of ``explore``.
-    `former`: what is written in former keys, each with the present ones.
+    `former`: what is written in former keys, each with the present ones. `places`: of keys that are written.
     """
 
     name: str
@@ -207,6 +207,7 @@ class Exploration:
     place: str
     topology: Topology
     former: tuple[tuple[str, str], ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
@@ -219,12 +220,12 @@ class Exploration:
         keys, machine, folder = self.keys, self.point.spec.compute.preset, Path(self.point.folder)
 
         def path_of(name: FileText) -> Path:
-            return confined(name, folder, f"{self.place}.state", self.point.allow_outside)
+            return confined(name, folder, "state", self.point.allow_outside)
 
         try:
             return training_costs(keys.software, keys.state, machine, self.ranks, path_of)
         except ScenarioError as error:
-            place = error.place if error.place.startswith(self.place) else f"{self.place}.{error.place}"
+            place = self.places.get(error.place, f"{self.place}.{error.place}")
             raise ScenarioError(place, error.problem, error.remedy) from None
 
     def calibrated(self, changes: Mapping[str, float]) -> "Exploration":
@@ -327,6 +328,7 @@ def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
         place=explore.place,
         topology=topology_of(point),
         former=former,
+        places={key: value.place for key, value in explore.mapping.items()},
     )
     _ = exploration.system  # its errors come first
     return exploration
