@@ -51,6 +51,24 @@ def test_table_reasons_and_results(capsys, small, tmp_path):
     assert sum(float(row["step_s"]) > 0 for row in table["rows"]) == len(rows) - 1
 
 
+def test_tables_say_which_software_and_state_they_hold_for(capsys, small, tmp_path):
+    """On A100 no state but sound is known. `rates` is the former key of software."""
+    text = small.read_text()
+    for more, line, names in (
+        ("", "software pytorch, state sound (default)", ("pytorch", "sound", "default")),
+        ("  rates: nominal\n", "software ideal", ("ideal", None, None)),
+    ):
+        small.write_text(text + more)
+        assert main(["explore", str(small), "--out", str(tmp_path)]) == 0
+        printed = capsys.readouterr()
+        assert line in printed.out.splitlines()
+        former = '"rates: nominal" is now "software: ideal"; the former spelling goes in 0.4.0'
+        assert (f"astrasim-py: {former}" in printed.err.splitlines()) == bool(more)
+        table = json.loads((tmp_path / "small-explored" / "table.json").read_text())
+        assert (table["software"], table["state"], table["state_source"]) == names
+        assert all(row["software"] == names[0] for row in table["rows"])
+
+
 def test_all_configurations_are_listed_with_their_reasons(capsys, small, tmp_path):
     path = tmp_path / "all.csv"
     out(capsys, small, "--out", tmp_path / "r", "--quiet", "--set", "explore.simulate.top=0", "--all", path)
