@@ -37,13 +37,15 @@ from astrasim_py.training.models import NamedModel
 from astrasim_py.training.network import NetworkCosts
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.schedules import SCHEDULES
-from astrasim_py.training.software import DEFAULT, IDEAL
-from astrasim_py.training.state_keys import OwnSoftware
+from astrasim_py.training.software import DEFAULT, IDEAL, missing_keys
+from astrasim_py.training.state_keys import OwnSoftware, named_software
 from astrasim_py.training.strategy import ATTENTIONS, ELEMENT, GRADIENTS, Overlap, Recomputation
 from astrasim_py.training.system import System, system_of
 
 #: Keys of a scenario that may stand under ``explore`` instead.
 _SCENARIO_KEYS = ("topology", "compute", "network", "algorithms", "collectives", "semantics")
+#: Keys of an exploration that its software may set.
+_OF_SOFTWARE = ("attention", "grad_dtype", "fused_loss", "fused_norms", "overlap")
 #: Keys of a scenario that an exploration writes itself.
 _OWN_KEYS = ("workload", "jobs", "compare", "noise", "nic", "repeat", "sweep", "plots", "groups", "ranks", "stragglers")
 OBJECTIVES = ("time", "tokens", "memory")
@@ -311,6 +313,7 @@ def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
         keys = Explore.model_validate(tuples(explore.plain()), context={"written": True})
     except ValidationError as error:
         raise placed(next(mistakes(error)), explore) from None
+    keys = _completed(keys)
     name = document.get("name")
     base = _base(document, explore, Path(path).stem if name is None else str(name.data))
     loaded = check_document(_with(base, {"workload": _value(["barrier"], explore.mark, "workload")}), Path(path))
@@ -332,6 +335,15 @@ def load_exploration(path: str, overrides: Sequence[str] = ()) -> Exploration:
     )
     _ = exploration.system  # its errors come first
     return exploration
+
+
+def _completed(keys: Explore) -> Explore:
+    """The keys with what the software does where the user does not say."""
+    missing = missing_keys(named_software(keys.software or DEFAULT), keys.model_fields_set)
+    shared = {key: value for key, value in missing.items() if key in _OF_SOFTWARE}
+    if "overlap" in shared:
+        shared["overlap"] = Overlap(**shared["overlap"])
+    return keys.model_copy(update=shared)
 
 
 def _base(document: Value, explore: Value, name: str) -> Value:

@@ -29,7 +29,8 @@ from astrasim_py.training.models import FLOPS_CONVENTIONS
 from astrasim_py.training.network import NetworkCosts
 from astrasim_py.training.prices import Prices
 from astrasim_py.training.recommendation import recommendation_memory, recommendation_workload
-from astrasim_py.training.strategy import Layout, Numbers
+from astrasim_py.training.software import missing_keys
+from astrasim_py.training.strategy import Layout, Numbers, Training
 from astrasim_py.training.system import system_of
 from astrasim_py.training.traces import training_workload
 
@@ -229,10 +230,9 @@ def _costs_of(job: JobSection) -> TrainingCosts:
     return costs
 
 
-def _warn_of_memory(job: JobSection, machine: ModelMachine) -> None:
+def _warn_of_memory(spec: TrainingWorkload, job: JobSection, machine: ModelMachine) -> None:
     """Say that a training may run out of memory."""
-    spec = job.spec.workload
-    if not isinstance(spec, TrainingWorkload) or spec.memory != "fit":
+    if spec.memory != "fit":
         return
     try:
         text = machine.doubt(peak_memory(spec.training.layout(machine.ranks)))
@@ -241,8 +241,15 @@ def _warn_of_memory(job: JobSection, machine: ModelMachine) -> None:
     job.warn([f"memory: {text}"] if text else [])
 
 
-def _with_paths(spec: TrainingWorkload, job: JobSection) -> TrainingWorkload:
-    """The training with the path of the file of its routing."""
+def _completed(spec: TrainingWorkload, job: JobSection, costs: TrainingCosts) -> TrainingWorkload:
+    """The training with what its software does where the user does not say, and the path of the file of its routing."""
+    training = spec.training
+    missing = missing_keys(costs.software, training.model_fields_set)
+    if missing.get("stage_cut") == "cost" and (training.model.experts or (training.vp or 1) > 1):
+        del missing["stage_cut"]  # which cuts dense models into one chunk
+    if missing:
+        written = {key: getattr(training, key) for key in training.model_fields_set}
+        spec = spec.model_copy(update={"training": Training(**(missing | written))})
     routing = spec.training.routing
     if routing.file is None:
         return spec
@@ -256,15 +263,17 @@ def estimated(job: JobSection) -> dict[str, Any]:
     if not isinstance(spec, TrainingWorkload):
         raise ScenarioError(job.at("workload"), "trains no model, and no other closed form is known", "write training")
     machine = _machine_of(job)
-    return trained(_with_paths(spec, job), machine).estimate()
+    return trained(_completed(spec, job, machine.costs), machine).estimate()
 
 
 def model_of_job(job: JobSection) -> Workload:
     """The workload of a job that names a model, kept for further points if it is small and reads no file."""
     spec, machine, name = job.spec.workload, _machine_of(job), job.name
-    _warn_of_memory(job, machine)
-    if isinstance(spec, TrainingWorkload) and spec.training.routing.file is not None:
-        return model_workload(_with_paths(spec, job), machine, name)
+    if isinstance(spec, TrainingWorkload):
+        spec = _completed(spec, job, machine.costs)
+        _warn_of_memory(spec, job, machine)
+        if spec.training.routing.file is not None:
+            return model_workload(spec, machine, name)
     config = job.run.point.config if machine.costs.software.constants.interference else {}  # what overlap costs
     routes = [config.get(part) for part in ("algorithms", "placement", "jobs")]
     key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, name, machine.costs, routes])

@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -86,6 +86,11 @@ class Software:
     def ideal(self) -> bool:
         """Whether links, host and communication software cost nothing beyond nominal rates."""
         return self.name == IDEAL
+
+
+def missing_keys(named: Software, written: Container[str]) -> dict[str, Any]:
+    """Keys of a training that the software sets where they are not `written`."""
+    return {key: value for key, value in named.keys.items() if key not in written}
 
 
 def software_names() -> tuple[str, ...]:
