@@ -52,7 +52,7 @@ def test_table_reasons_and_results(capsys, small, tmp_path):
 
 
 def test_tables_say_which_software_and_state_they_hold_for(capsys, small, tmp_path):
-    """On A100 no state but sound is known. `rates` is the former key of software."""
+    """`rates` is the former key of software."""
     text = small.read_text()
     for more, line, names in (
         ("", "software pytorch, state sound (default)", ("pytorch", "sound", "default")),
