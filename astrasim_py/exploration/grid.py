@@ -34,13 +34,14 @@ _AUTO_SCHEDULE = "auto"
 class LayoutGrid:
     """The combinations of values of keys: `axes` in the order of `AXES`, the last one fastest.
 
-    `shown`: keys that the text of a configuration has.
+    `shown`: keys that the text of a configuration has. `stage_cut`: where it applies.
     """
 
     training: Training
     ranks: int
     axes: Mapping[str, tuple]
     shown: tuple[str, ...]
+    stage_cut: str = "layers"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,18 +72,28 @@ class LayoutGrid:
         schedules = np.array(self.axes["schedule"])[places["schedule"]]
         automatic = np.where(self._numbers["vp"][places["vp"]] > 1, "interleaved", "1f1b")
         schedules = np.where(schedules == _AUTO_SCHEDULE, automatic, schedules)
+        chunks = self._numbers["vp"][places["vp"]]
         for schedule in sorted(set(schedules.tolist())):
-            positions = np.flatnonzero(schedules == schedule)
-            yield positions, self._layout({key: place[positions] for key, place in places.items()}, schedule)
+            cuts = np.where(chunks > 1, "layers", self._cut(schedule, 1))
+            for cut in sorted(set(cuts.tolist())):
+                positions = np.flatnonzero((schedules == schedule) & (cuts == cut))
+                if len(positions):
+                    there = {key: place[positions] for key, place in places.items()}
+                    yield positions, self._layout(there, schedule, cut)
 
-    def _layout(self, places: Mapping[str, np.ndarray], schedule: str) -> Layout:
+    def _cut(self, schedule: str, chunks: int) -> str:
+        """How stages are cut: by cost only dense models with a chunk for each pipeline rank."""
+        by_cost = self.stage_cut == "cost" and not self.training.model.experts and chunks == 1 and schedule != "zbv"
+        return "cost" if by_cost else "layers"
+
+    def _layout(self, places: Mapping[str, np.ndarray], schedule: str, cut: str) -> Layout:
         values = {key: self._numbers[key][place] for key, place in places.items() if key != "schedule"}
         values["recompute_part"] = self._numbers["recompute_part"][places["recompute"]]
         values["sp"] = values["sp"] & (values["tp"] > 1)
         dp = np.maximum(self.ranks // (values["tp"] * values["pp"] * values["cp"]), 1)
         m = np.maximum(values["gbs"] // (dp * values["mbs"]), 1)
         common = self.training.unchecked(self.ranks)
-        more = {"dp": dp, "zero_group": dp * values["cp"], "microbatches": m, "schedule": schedule}
+        more = {"dp": dp, "zero_group": dp * values["cp"], "microbatches": m, "schedule": schedule, "stage_cut": cut}
         return replace(common, **values, **more)
 
     def values(self, number: int) -> dict[str, Any]:
@@ -103,7 +114,7 @@ class LayoutGrid:
         values["sp"] = values["sp"] and values["tp"] > 1
         common = self.training.model_dump(include=set(_COMMON))
         common["model"] = {key: value for key, value in common["model"].items() if value is not None}
-        return common | values
+        return common | values | {"stage_cut": self._cut(values["schedule"], values["vp"])}
 
     def restricted(self, values_of: Mapping[str, Sequence[str]], place: str) -> "LayoutGrid":
         """The configurations with some values, which need not be among those explored. `values_of`: key → its values.
@@ -155,7 +166,7 @@ def grid_of(exploration: Exploration, ranks: int | None = None) -> LayoutGrid:
     common = {key: getattr(keys, key) for key in _COMMON}
     training = Training(**common, gbs=axes["gbs"][0])
     shown = tuple(key for key in _TEXT if len(axes[key]) > 1) or ("tp", "pp", "mbs")
-    grid = LayoutGrid(training=training, ranks=ranks, axes=axes, shown=shown)
+    grid = LayoutGrid(training=training, ranks=ranks, axes=axes, shown=shown, stage_cut=keys.stage_cut)
     if grid.count > MAX_CONFIGURATIONS:
         largest = max(AXES, key=lambda key: len(axes[key]))
         problem = f"{grid.count:,} configurations are more than the cap of {MAX_CONFIGURATIONS:,}"

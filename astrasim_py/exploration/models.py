@@ -45,7 +45,7 @@ from astrasim_py.training.system import System, system_of
 #: Keys of a scenario that may stand under ``explore`` instead.
 _SCENARIO_KEYS = ("topology", "compute", "network", "algorithms", "collectives", "semantics")
 #: Keys of an exploration that its software may set.
-_OF_SOFTWARE = ("attention", "grad_dtype", "fused_loss", "fused_norms", "overlap")
+_OF_SOFTWARE = ("attention", "grad_dtype", "fused_loss", "fused_norms", "overlap", "stage_cut")
 #: Keys of a scenario that an exploration writes itself.
 _OWN_KEYS = ("workload", "jobs", "compare", "noise", "nic", "repeat", "sweep", "plots", "groups", "ranks", "stragglers")
 OBJECTIVES = ("time", "tokens", "memory")
@@ -143,6 +143,9 @@ class Explore(StrictModel):
     grad_dtype: Annotated[str, choice(*GRADIENTS)] | None = None
     fused_loss: bool = False
     fused_norms: bool = True
+    stage_cut: Annotated[str, choice("layers", "cost")] = Field(
+        default="layers", description="cost: of dense models with a chunk for each pipeline rank"
+    )
     overlap: Overlap = Overlap()
     objective: Annotated[str, choice(*OBJECTIVES)] = Field(
         default="time", description="time of a step, tokens/s, or memory"

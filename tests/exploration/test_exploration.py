@@ -281,7 +281,7 @@ def test_the_best_are_near_their_simulations(explored, tmp_path, name):
 @pytest.mark.parametrize(("software", "state"), [("pytorch", "sound"), ("nanotron", "degraded"), ("megatron", "sound")])
 def test_what_is_priced_is_simulated_with_host_and_software_too(explored, tmp_path, software, state):
     """As with ideal software: layouts whose closed form is sure."""
-    keys = f"pp: [1, 2], tp: [2, 4], mbs: [1, 2], software: {software}, state: {state}"
+    keys = f"pp: [1, 2, 4], tp: [2, 4], mbs: [1, 2], software: {software}, state: {state}"
     priced = explored(SMALL_OVERLAP.replace("software: ideal,", "").format("{preset: dgx_h100, nodes: 1}", keys))
     order = priced.possible
     found = simulate(priced, priced.rows(order), order, progress=Progress(), out=tmp_path)
