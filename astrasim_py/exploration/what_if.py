@@ -89,12 +89,15 @@ def scaling(priced: Priced) -> list[dict[str, Any]]:
     Rings are priced by the rates of a node and of its NICs: there are no routes of clusters of other sizes.
     """
     rows = []
-    exploration, prices = priced.exploration, replace(priced.prices, network=None)
+    exploration, here = priced.exploration, priced.prices.system
+    other = replace(here, gather_gb_s=None)  # what nccl-tests measured is of as many nodes
     node = min(priced.prices.system.node, exploration.ranks)
     for scale in _SCALES:
         ranks = int(exploration.ranks * scale)
         if ranks != exploration.ranks * scale or ranks % node:
             continue
+        machine = here if ranks == exploration.ranks else other
+        prices = replace(priced.prices, network=None, system=machine)
         resized = price(exploration, grid_of(exploration, ranks), prices)
         if len(resized.possible):
             row = resized.rows(resized.possible[:1])[0]

@@ -42,7 +42,9 @@ class OwnSoftware(StrictModel):
     _place = "software"
 
     base: Annotated[str, AfterValidator(_known)] = DEFAULT
-    host: Annotated[float, Field(ge=0)] | None = Field(default=None, description="scale of the host's launches")
+    host: Annotated[float, Field(ge=0)] | None = Field(
+        default=None, description="factor on the host's launches of the base"
+    )
     gemm: Annotated[float, Field(gt=0)] | None = Field(default=None, description="scale of matrix products")
     nic: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="share of the NIC bandwidth")
     nvlink: Annotated[float, Field(gt=0, le=1)] | None = Field(default=None, description="share inside a node")
@@ -63,6 +65,8 @@ class OwnSoftware(StrictModel):
         """The preset with its changes."""
         preset, changes = software(self.base), self.changes
         name = f"{self.base} with {', '.join(f'{key} {value:.3g}' for key, value in changes.items())}"
+        if "host" in changes:
+            changes["host"] *= float(preset.constants.host)
         return replace(preset, name=name, constants=replace(preset.constants, **changes))
 
 

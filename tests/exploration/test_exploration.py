@@ -353,6 +353,9 @@ def test_wrong_software_and_states_are_refused_at_their_keys(explored, text, pro
 def test_what_is_calibrated_is_simulated_too(explored):
     exploration = explored().exploration
     slower = exploration.calibrated({"gemm": 1.5, "host": 0.0})
+    nanotron = explored(SMALL + "  software: nanotron\n").exploration
+    doubled = nanotron.calibrated({"host": 2.0}).prices.constants
+    assert doubled.host == 2 * nanotron.prices.constants.host > 0 and doubled.gemm == nanotron.prices.constants.gemm
     assert slower.prices.constants.gemm == 1.5 and slower.costs.keys()["software"] == "pytorch with host 0, gemm 1.5"
     point = expand(slower.simulation({"a": {"model": "llama3-8b", "seq": 1024, "gbs": 32, "tp": 4}}))[0]
     assert point.spec.workload.software.software() == slower.costs.software
