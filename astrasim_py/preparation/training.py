@@ -266,6 +266,13 @@ def estimated(job: JobSection) -> dict[str, Any]:
     return trained(_completed(spec, job, machine.costs), machine).estimate()
 
 
+def _hides(spec: ModelWorkload, machine: ModelMachine) -> bool:
+    """Whether a model pays for gradients and weights that go beside its computation."""
+    if not isinstance(spec, TrainingWorkload) or not machine.costs.software.constants.interference:
+        return False
+    return bool(spec.training.overlap.dp) or spec.training.zero == 3
+
+
 def model_of_job(job: JobSection) -> Workload:
     """The workload of a job that names a model, kept for further points if it is small and reads no file."""
     spec, machine, name = job.spec.workload, _machine_of(job), job.name
@@ -274,7 +281,7 @@ def model_of_job(job: JobSection) -> Workload:
         _warn_of_memory(spec, job, machine)
         if spec.training.routing.file is not None:
             return model_workload(spec, machine, name)
-    config = job.run.point.config if machine.costs.software.constants.interference else {}  # what overlap costs
+    config = job.run.point.config if _hides(spec, machine) else {}  # what overlap costs hangs on routes
     routes = [config.get(part) for part in ("algorithms", "placement", "jobs")]
     key = digest([spec, machine.topology.digest(), machine.compute, machine.ranks, name, machine.costs, routes])
 

@@ -10,7 +10,7 @@ import pytest
 from astrasim_py.cli.main import main
 from astrasim_py.collectives.collective import busbw_factor
 from astrasim_py.core.errors import AstraError
-from astrasim_py.preparation.prepare import estimate
+from astrasim_py.preparation.prepare import estimate, prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.training.software import software_names
@@ -217,3 +217,19 @@ def test_any_machine_has_a_step(machine, gpus, capsys):
     terms = json.loads(capsys.readouterr().out)
     assert terms["state"] == "sound" and sum(terms["parts_s"].values()) == pytest.approx(terms["step_s"])
     assert (terms["parts_s"]["tp"] > 0) == (gpus > 1)
+
+
+@pytest.mark.parametrize("overlap", ["false", "true"])
+def test_traces_are_kept_for_other_algorithms_unless_overlap_hangs_on_them(tmp_path, overlap):
+    (tmp_path / "t.yaml").write_text(
+        f"""
+topologies: {{m: {{preset: dgx_h100, nodes: 2}}}}
+compute: {{preset: dgx_h100}}
+workload:
+  training: {{model: {{base: llama3-8b, layers: 2}}, seq: 512, gbs: 64, mbs: 4, zero: 1, overlap: {{dp: {overlap}}}}}
+algorithms: {{all_gather: $rings, reduce_scatter: $rings}}
+sweep: {{rings: [ring, hierarchical]}}
+"""
+    )
+    first, second = (prepare(point).problem.jobs[0].workload for point in expand(load_scenario(tmp_path / "t.yaml")))
+    assert (first is second) == (overlap == "false")
