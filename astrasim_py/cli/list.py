@@ -152,11 +152,7 @@ def _states() -> Iterator[dict]:
     from astrasim_py.training.machine_states import all_states
 
     for machine, state in all_states():
-        rule = f"an all_gather in a node of at least {state.from_gb_s:g} GB/s" if state.from_gb_s else ""
-        yield {
-            "state": state.name,
-            "about": f"of {machine}: {rule or 'any other'}" if machine != "*" else "of all other machines",
-            "machine": machine,
+        latencies = {
             "tp_member_s": state.tp_member[0],
             "tp_member_far_s": state.tp_member[1],
             "ring_s": state.ring[0],
@@ -164,7 +160,15 @@ def _states() -> Iterator[dict]:
             "tree_s": state.tree,
             "message_s": state.message[0],
             "message_far_s": state.message[1],
+        }
+        rule = f"an all_gather in a node of at least {state.from_gb_s:g} GB/s" if state.from_gb_s else ""
+        yield {
+            "state": state.name,
+            "about": f"of {machine}: {rule or 'any other'}" if machine != "*" else "of all other machines",
+            "machine": machine,
+            "from_GBps": state.from_gb_s or None,
             "source": state.source,
+            **{key: seconds and float(f"{seconds:.6g}") for key, seconds in latencies.items()},
         }
 
 
