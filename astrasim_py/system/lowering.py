@@ -135,6 +135,8 @@ class _Lowering:
         self.call, self.lower_bound = cache(self._call), cache(self._lower_bound)
         self.routed_rates = cache(self._routed_rates)
         self.charged, self.by_blocks = cache(self._charged), cache(self.programs.by_blocks)
+        #: By shape the first group of it.
+        self._alike: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
         self._phases: dict[tuple, tuple[tuple[CollectiveCall, ...], Mapping[int, int]]] = {}
         self._connections: dict[tuple[Algorithm, int], Connections] = {}
 
@@ -358,7 +360,28 @@ class _Lowering:
         if any(not (a.scales or planned) or a.verdict is not True or a.contract is not None for a in algorithms):
             return -1
         switches = may_reduce(self.problem.topology, algorithms)
-        return self.lower_bound(request.type, request.full, request.root, npus, switches)
+        return self.lower_bound(request.type, request.full, request.root, self.alike(npus), switches)
+
+    def alike(self, npus: tuple[int, ...]) -> tuple[int, ...]:
+        """The first group that a renaming of alike nodes, and of alike NPUs in each of them, makes of a group."""
+        if not self.nodes_alike:
+            return npus
+        node = self.problem.topology.dims[0].size
+        nodes: dict[int, int] = {}
+        places: dict[int, int] = {}
+        shape = tuple(
+            (nodes.setdefault(npu // node, len(nodes)), places.setdefault(npu % node, len(places))) for npu in npus
+        )
+        return self._alike.setdefault(shape, npus)
+
+    @cached_property
+    def nodes_alike(self) -> bool:
+        """Whether all nodes of a machine are alike, and all NPUs of a node: links inside, and links outside, are."""
+        topology = self.problem.topology
+        if topology.shape != "dgx" or topology.failed or topology.cut or topology.events:
+            return False
+        kinds = np.stack([topology.in_node, topology.bandwidth_class, topology.latency_ps])
+        return np.unique(kinds, axis=1).shape[1] == len(np.unique(topology.in_node)) and not topology.routing.ecmp
 
     def _lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...], switches: bool) -> int:
         least = lower_bound_ps(kind, size, self.best, npus, root, switches=switches)
