@@ -60,12 +60,14 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     ]
     workload = Programs.joined(programs_of)
     ranks = [range(first, first + job.ranks) for first, job in zip(work.first_rank, problem.jobs, strict=True)]
-    # Match keys by bytes are numbered over all programs in the communicator, workloads first.
+    # Match keys by bytes are numbered over all programs in the communicator, workloads first. Of a folded workload with
+    # roles a part is run, which has a plan of its own.
+    in_parts = folded and any(job.workload.roles for job in problem.jobs)
     p2p = tuple(
         work.matchings.by_bytes(programs, ranks[number])
         if work.by_bytes
         else work.matchings.of_communicator(("p2p", number), programs, "")
-        for number, programs in enumerate(programs_of)
+        for number, programs in enumerate(() if in_parts else programs_of)
     )
     if work.by_bytes:
         work.communicators_of_rank = _communicators(workload, of_job, work.first_rank)
