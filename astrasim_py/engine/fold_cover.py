@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.chakra.schema import MISSING, NodeType
+from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import FoldError
+from astrasim_py.core.units import transfer_ps
 from astrasim_py.engine.fold_copy import Copy
 from astrasim_py.engine.fold_prices import Classes, Prices, Run
 from astrasim_py.engine.fold_traffic import FoldedFlow
@@ -108,8 +110,13 @@ class CoveredCopy(Copy):
     """A copy whose groups of some roles join it to others in rings, of which a few are simulated."""
 
     def __init__(self, classes: Classes, prices: Prices, apart: frozenset[str], kept: frozenset[str]) -> None:
+        network = classes.plan.problem.network
+        if network.profile is not None or network.msccl is not None:
+            raise refuse("costs of a library hang on the number of ranks")
         super().__init__(classes, prices, kept, apart)
         self.rings = kept - apart
+        #: By family whose messages differ by a byte: its size, rounded up to one of equal messages.
+        self.rounded: dict[int, int] = {}
         self.order = self._order(classes.copies(kept))
         self.around = self.order.shape[1]
         self.ahead = self._distances()
@@ -144,7 +151,7 @@ class CoveredCopy(Copy):
     def _distances(self) -> tuple[int, ...]:
         """How many copies ahead the groups send."""
         ahead: set[int] = set()
-        for family in self.classes.every:
+        for index, family in enumerate(self.classes.every):
             if family.name not in self.rings:
                 continue
             for value in family.values[:1]:
@@ -152,14 +159,16 @@ class CoveredCopy(Copy):
                 if instance.only_call is None or instance.only_call.algorithm is None:
                     raise refuse(f"collectives of {family.name} are planned by dimension")
                 algorithm = instance.only_call.algorithm
-                if not algorithm.chunks or instance.size % algorithm.chunks:
-                    raise refuse(f"messages of {family.name} differ by a byte")
+                if not algorithm.symbolic:
+                    raise refuse(f"messages of {family.name} state bytes")
+                if instance.size % algorithm.chunks:
+                    self.rounded[index] = -(-instance.size // algorithm.chunks) * algorithm.chunks
                 ahead |= set(distances(algorithm))
         return tuple(sorted(ahead))
 
     def _copies(self) -> int:
         """The least number of copies around which no distances are equal, or nothing."""
-        for copies in range(2, min(self.around, _MOST_COPIES) + 1):
+        for copies in range(2, min(self.around, _MOST_COPIES + 1)):
             places = {d % copies for d in self.ahead}
             if len(places) == len(self.ahead) and 0 not in places:
                 return copies
@@ -187,6 +196,18 @@ class CoveredCopy(Copy):
                 if self.local[instance.members[0]] >= 0:
                     found[instance.group] = tuple(self.plan.npu_of[rank] for rank in instance.members)
         return found
+
+    def _trace(self, each: int, rank: int, times: dict[int, int]) -> ExecutionTrace:
+        """A class's trace as a rank of the copy runs it, with sizes of equal messages."""
+        trace = super()._trace(each, rank, times)
+        families = self.classes.families[each]
+        if not self.rounded or not np.isin(families, list(self.rounded)).any():
+            return trace
+        rows = self.classes.call_rows(each)
+        size = trace.column("coll_size").copy()
+        for index, rounded in self.rounded.items():
+            size[rows[families == index]] = rounded
+        return trace.replace(coll_size=size)
 
     def _job(self, job: Job) -> Job:
         table: Any = RingTable(job.algorithms, self._ring_members, self.copies)
@@ -251,6 +272,10 @@ class CoveredCopy(Copy):
         """As of a copy, and what messages that ask for a link at one time may take, whose order ranks decide."""
         found, why = super().deviation(run)
         hop, message = self.run.hop, self.run.message
+        if self.rounded:  # a byte more or less in each message, one after the other
+            slowest = min(self.plan.problem.topology.bandwidths)
+            found += 2 * int((message["src"] < self.size).sum()) * transfer_ps(1, slowest)
+            why = "; ".join(filter(None, (why, "messages of alike ranks differ by a byte")))
         of = hop["message"]
         key = np.stack([hop["link"].astype(np.int64), hop["requested"].astype(np.int64)])
         order = np.lexsort((message["src"][of], key[1], key[0]))
