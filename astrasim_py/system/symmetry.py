@@ -129,8 +129,8 @@ def link_classes(topology: Topology, group: Rotation) -> Links:
     router = topology.router
     if isinstance(router, DimensionOrder) and router.links == topology.links:
         part = np.repeat(np.arange(len(router.dims)), [dim.links(n) for dim in router.dims])
-    else:
-        part = topology.parallel
+    else:  # an NPU of a machine has links in its node, and out of it
+        part = 2 * topology.parallel + topology.in_node
     key = (part * 3 + up + 2 * down) * n
     direct = slice(None) if not (up.any() or down.any()) else np.flatnonzero(~(up | down))
     key[direct] += group.unshift(dst[direct], src[direct])

@@ -23,6 +23,7 @@ from astrasim_py.engine.compare import differences
 from astrasim_py.engine.fold import fold
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.preparation.from_python import collective
+from astrasim_py.preparation.from_python import collective as collective_problem
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NO_MEMORY, Collectives, Limits, MemoryModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem
@@ -553,3 +554,31 @@ def test_both_compares_with_the_full_run():
     assert records.engine == "both+fold" and np.array_equal(records.finish, simulate(_ring(), engine="simpy").finish)
     with pytest.raises(FoldError):
         simulate(_ring(size=4001), engine="both", fold=True)
+
+
+@pytest.mark.parametrize(("nodes", "npus"), [(2, 8), (3, 4), (4, 8), (8, 2)])
+@pytest.mark.parametrize("algorithm", ["hierarchical", "rail_ring", "halving_doubling"])
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_one_npu_of_a_machine_stands_for_all(nodes, npus, algorithm, collective):
+    """Every NPU has a link to the switch of its node, and one to that of its rail."""
+    ranks = nodes * npus
+    if algorithm == "halving_doubling" and ranks & (ranks - 1):
+        pytest.skip("needs a power of two")
+    options = {"hierarchical": {"dims": [npus, nodes]}, "rail_ring": {"nodes": npus}}.get(algorithm, {})
+    made = build({"rail_ring": "ring"}.get(algorithm, algorithm), collective, ranks, **options)
+    machine = build_topology(preset="dgx_h100", nodes=nodes, npus=npus)
+    problem = collective_problem(collective, ranks * 4096, machine, algorithm=made)
+    some, full = (simulate(problem, level="links", fold=fold) for fold in (True, False))
+    assert some.events <= full.events
+    assert np.array_equal(some.finish, full.finish)
+    assert {name: some.link[name].tolist() for name in some.link} == {
+        name: full.link[name].tolist() for name in full.link
+    }
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+def test_programs_that_tell_places_in_a_node_apart_are_refused_in_one_line(algorithm):
+    machine = build_topology(preset="dgx_h100", nodes=2)
+    with pytest.raises(FoldError) as error:
+        simulate(collective_problem("all_reduce", "1 MiB", machine, algorithm=algorithm), fold=True)
+    assert str(error.value).count("\n") == 0
