@@ -43,6 +43,7 @@ GPUS = {
     "b300": "dgx_b300",
     "gb200": "gb200_nvl72",
     "gb300": "gb300_nvl72",
+    "tpu-v4": "tpu_v4",
     "tpu-v5e": "tpu_v5e",
     "tpu-v5p": "tpu_v5p",
 }
