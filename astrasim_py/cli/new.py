@@ -47,6 +47,7 @@ GROUPS = {
         "steps of language and recommendation models",
         [
             "ddp_overlap",
+            "step_at_scale",
             "parallelism",
             "memory_or_network",
             "comet_transformer_1t",

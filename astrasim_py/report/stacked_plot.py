@@ -1,7 +1,9 @@
 """Figure of the parts of the time as stacked bars, one for each value of x."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from astrasim_py.core.units import parse_time
 from astrasim_py.report import figure_style as style
 from astrasim_py.report import ticks
 from astrasim_py.report.arranged_rows import Grid, name_of
@@ -11,6 +13,7 @@ from astrasim_py.report.quantities import quantity_of
 
 #: Times that differ by more are drawn as shares.
 _WIDE = 12
+_MARK: dict[str, Any] = {"color": "black", "marker": "D", "markersize": 3.5, "linestyle": "none"}
 _DASH: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": (0, (2, 1))}
 
 
@@ -35,7 +38,7 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
     scale_asked = grid.spec.get("scale")
     share = scale_asked == "share" or (scale_asked is None and max(times) > _WIDE * min(times))
     unit, factor = ticks.time_unit(max(times))
-    rows, shown, extra = [], set(), 0.0
+    rows, shown, extra, highest = [], set(), 0.0, 0.0
     for facet, axes in zip(grid.facets, panels, strict=False):
         for (series, x), place in places.items():
             row = grid.points.get((facet, series, x))
@@ -57,6 +60,11 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
                 if least:
                     shown.add("lower bound")
                     axes.hlines(least / scale, place - 0.45, place + 0.45, zorder=3, **_DASH)
+            if measured := _measured(grid, cells):
+                shown.add("measured")
+                cells["measured_ns"] = total.cell(float(measured))
+                highest = max(highest, measured / scale)
+                axes.plot(place, measured / scale, zorder=4, **_MARK)
             rows.append(cells)
         extra = max(extra, ticks.label_values(axes, labels, categories=True))
         grid.title(axes, facet)
@@ -65,17 +73,25 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
         ticks.number_axis(axes.yaxis, log=False)
         if share:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    panels[0].set_ylim(0, 1 if share else None)
+    panels[0].set_ylim(0, max(1.0, 1.05 * highest) if share else None)
     panels[0].set_xlim(-0.6, max(places.values()) + 0.6)
     figure.set_figheight(figure.get_figheight() + extra)
     entries: list[tuple[Artist, str]]
     entries = [(Patch(facecolor=c, hatch=hatch, edgecolor="white"), label) for _, label, c, hatch in PARTS]
-    entries = [*entries, (Line2D([], [], **_DASH), "lower bound")]
+    entries = [*entries, (Line2D([], [], **_DASH), "lower bound"), (Line2D([], [], **_MARK), "measured")]
     sheet.explain(panels, [entry for entry in entries if entry[1] in shown])
-    missing = [] if shown - {"lower bound"} else ["the parts of the time are not known of these points"]
+    missing = [] if shown - {"lower bound", "measured"} else ["the parts of the time are not known of these points"]
     for axes in panels if missing else ():
         style.say(axes, missing[0])
     return Drawn(panels, rows, [*notes, *missing])
+
+
+def _measured(grid: Grid, cells: Mapping[str, object]) -> int | None:
+    """The time that was measured at a point, ps, where the figure names one."""
+    for entry in grid.spec.get("measured") or ():
+        if all(cells.get(key) == text for key, text in entry.items() if key != "time"):
+            return parse_time(entry["time"])
+    return None
 
 
 def _places(grid: Grid) -> dict[tuple[tuple[str, ...], str], float]:

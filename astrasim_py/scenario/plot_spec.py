@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 
+from astrasim_py.core.errors import UnitError
 from astrasim_py.core.fields import NewFileName, Ranks, Scalar, Text, choice, did_you_mean, shown, whole, wrong
 from astrasim_py.core.strict_model import StrictModel, example
+from astrasim_py.core.units import parse_time
 
 #: Times that jobs have beside that of their completion.
 JOB_TIMES = ("iteration_mean", "iteration_p50", "iteration_p99")
@@ -49,7 +51,7 @@ PLOT_KINDS: dict[str, PlotKind] = {
     "busbw": _kind("bus bandwidth as of nccl-tests, with its upper bound", f"{_SWEPT} scale bound"),
     "efficiency": _kind("lower bound over time", f"{_SWEPT} scale"),
     "speedup": _kind("time of a baseline, or of the smallest x, over time", f"{_SWEPT} baseline scale bound"),
-    "stacked": _kind("parts of the time as stacked bars", f"{_SWEPT} scale bound"),
+    "stacked": _kind("parts of the time as stacked bars", f"{_SWEPT} scale bound measured"),
     "heatmap": _kind("a column of numbers as colour over two swept keys", "x series facet xlabel ylabel y scale"),
     "pareto": _kind("two columns of numbers, and the points that none beats in both", f"{_SWEPT} y scale"),
     "cdf": _kind(
@@ -117,6 +119,23 @@ _Formats = Annotated[
 ]
 
 
+def _measured(value: object) -> object:
+    """A time, and the values of swept keys of its point."""
+    if not isinstance(value, Mapping) or "time" not in value or len(value) < 2:
+        raise wrong(f"{shown(value)} is no measured time", 'write e.g. {nodes: 4, time: "1.47 s"}')
+    try:
+        parse_time(value["time"])
+    except UnitError as error:
+        raise wrong(f"{shown(value['time'])} is no time", error.remedy, ("time",)) from None
+    return {str(key): str(text) for key, text in value.items()}
+
+
+#: Values of swept keys, and under ``time`` what was measured there, all as text.
+MeasuredTime: TypeAlias = Annotated[
+    dict[str, str], PlainValidator(_measured), WithJsonSchema({"type": "object", "required": ["time"]})
+]
+
+
 class PlotSpec(StrictModel):
     """A figure; `x`, `series` and `facet` name swept keys, `y` a column of numbers."""
 
@@ -155,6 +174,9 @@ class PlotSpec(StrictModel):
     )
     xlabel: Text | None = None
     ylabel: Text | None = None
+    measured: tuple[MeasuredTime, ...] = example(
+        '[{nodes: 4, time: "1.47 s"}]', default=(), description="measured times, by values of swept keys, as marks"
+    )
     where: dict[Text, Scalar] = example("{size: 1 MiB}", default={}, description="only points with these values")
     title: Text | None = None
     name: NewFileName | None = example("figure_3", default=None, description="of the files; the kind by default")
