@@ -160,7 +160,7 @@ class _Lowering:
         """Make an instance, a collective call of a group of a job, and add its calls; `place`: of the first node."""
         job, first, begin = self.problem.jobs[number], self.first_rank[number], len(self.calls)
         npus = job.placement
-        if request.members != tuple(range(job.ranks)):
+        if len(request.members) != job.ranks or request.members != tuple(range(job.ranks)):
             npus = tuple(npus[rank] for rank in request.members)
         planned = job.planner.plan(request) if job.planner is not None else None
         only_call, chunks = None, tuple[Chunk, ...]()
