@@ -17,6 +17,7 @@ from astrasim_py.system import compatible
 from astrasim_py.system.plan import CollectiveCall, Instance, Instances, Phase, Plan
 from astrasim_py.system.programs import KIND_NAMES, MEMORY, SEND, RankProgram, rotate
 from astrasim_py.system.routes import MAX_ROUTE_LINKS
+from astrasim_py.topology.fabrics import Rails
 from astrasim_py.topology.model import Topology
 from astrasim_py.topology.routing import DimensionOrder
 
@@ -206,8 +207,9 @@ def _check_routes(plan: Plan, group: Rotation, links: Links, called: Mapping, pe
     lengths = np.diff(ptr)
     if len(peers) * n <= _PAIRS:
         others = np.arange(n, dtype=np.int64)
-    elif isinstance(topology.router, DimensionOrder) and topology.renumbered is None:
-        # The router's rule uses differences of coordinates only: a few NPUs suffice as a sample.
+    elif isinstance(topology.router, DimensionOrder | Rails) and topology.renumbered is None:
+        # The router's rule uses differences of coordinates only, or equal nodes and rails, which the classes of links
+        # keep: a few NPUs suffice as a sample.
         steps = np.array(_unit_steps(group))
         spread = np.arange(0, n, max(n // _SAMPLE, 1), dtype=np.int64)
         others = np.unique(np.concatenate([steps % n, (n - steps) % n, spread]))

@@ -39,6 +39,8 @@ LINK = {"bandwidth": "50 GB/s", "latency": "500 ns"}
 
 def network(shape: str, dims, **more):
     """A topology by its shape and dimensions."""
+    if shape == "dgx":
+        return build_topology(preset="dgx_h100", nodes=dims[1], npus=dims[0], **more)
     key = {"torus": "dims", "mesh": "dims"}.get(shape, "npus")
     return build_topology(shape=shape, **{key: list(dims) if key == "dims" else dims[0]}, **(LINK | more))
 
@@ -113,6 +115,10 @@ CASES = [
     ("torus", [3, 3], {"bandwidth": ["50 GB/s", "20 GB/s"]}, "hierarchical", "all_gather", {"dims": [3, 3]}, 9000),
     ("torus", [1, 5], {}, "ring", "all_reduce", {}, 5000),
     ("mesh", [2], {}, "ring", "all_reduce", {}, 4000),
+    ("dgx", [4, 3], {"rails": 2}, "hierarchical", "all_to_all", {"dims": [4, 3]}, 144_000),
+    ("dgx", [4, 2], {"rails": 1}, "hierarchical", "all_gather", {"dims": [4, 2]}, 64_000),
+    ("dgx", [4, 2], {}, "ring", "reduce_scatter", {"nodes": 4, "channels": 4}, 640_000),
+    ("dgx", [2, 4], {}, "recursive_doubling", "all_gather", {}, 80_000),
 ]
 
 
@@ -345,6 +351,10 @@ REFUSED = {
         lambda: _ring(topology=network("torus", [2, 3]), size=6000),
         r"ring all_reduce .* of a layout of 6, but torus 2x3 looks the same from every NPU only in a layout of 2x3",
     ),
+    "rails that spines join": (
+        lambda: _ring(topology=network("dgx", [4, 2], spines=2), size=8000),
+        r"dgx 2x4 has links between switches \(rail0->spine0\)",
+    ),
     "failed link": (
         lambda: _ring(topology=_changed(failed={"links": [[0, 1]]}), size=6000),
         r"torus 2x3 does not look the same from every NPU .*, NPU [01] has no link like",
@@ -486,6 +496,22 @@ def test_a_shared_trace_is_planned_for_one_rank_whatever_their_number():
     assert not differences(simulate(plan, fold=True), simulate(make_plan(given), fold=True))
     folded = fold(symmetry_of(plan))
     assert folded.ranks == 1 and len(folded.route_pairs) == 1
+
+
+def test_16384_nodes_on_rails_take_the_time_of_their_closed_form():
+    dims, size = [8, 2**14], 2**17 * 9000
+    topology = network("dgx", dims)
+    halves = build("hierarchical", "all_reduce", topology.npus, dims=dims, algorithms=["halving_doubling"] * 2)
+    algorithm = dataclasses.replace(halves, verdict=True)
+    records = simulate(collective("all_reduce", size, topology, algorithm=algorithm), level="summary", fold=True)
+    # A step sends half of what is left up and down a switch, and so back: two latencies and one serialization.
+    expected, left = 0, size
+    for n, inside in zip(dims, (True, False), strict=True):
+        link = int(np.flatnonzero(topology.in_node == inside)[0])
+        for _ in range(n.bit_length() - 1):
+            left //= 2
+            expected += 2 * (2 * int(topology.latency_ps[link]) + int(left * 10**12 / topology.bandwidth(link)))
+    assert records.makespan == expected and bool((records.finish == expected).all())
 
 
 def test_65536_npus_take_the_time_of_their_closed_form():
