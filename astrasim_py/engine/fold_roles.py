@@ -57,8 +57,11 @@ def run_folded_roles(plan: Plan, level: str, run: Run, most: int = MOST_NODES) -
     copy = Copy(classes, prices, kept)
     copy.simulate(run)
     while (more := kept | copy.unsafe()) != kept:
+        ring = covered(classes, prices, kept, more, run)
+        if ring is not None and (classes.nodes(more) > most or not ring.deviation(run)[1]):
+            copy = ring
+            break
         if classes.nodes(more) > most:
-            copy = covered(classes, prices, kept, more, run) or copy
             break
         if len(classes.copies(more)) == 1:
             _, records = run(plan.problem, level)
