@@ -16,7 +16,7 @@ from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.rows import pointers
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.selection import Way
-from astrasim_py.system.bound import at_best
+from astrasim_py.system.bound import MAX_PATH_NODES, at_best
 from astrasim_py.system.compatible import BY_DIMENSION, CALL_BOUND, PROFILE, exclusions, refuse
 from astrasim_py.system.durations import node_place
 from astrasim_py.system.instances import JobInstances
@@ -61,8 +61,9 @@ def make_plan(problem: Problem, *, folded: bool = False, choose: Chooser | None 
     workload = Programs.joined(programs_of)
     ranks = [range(first, first + job.ranks) for first, job in zip(work.first_rank, problem.jobs, strict=True)]
     # Match keys by bytes are numbered over all programs in the communicator, workloads first. Of a folded workload with
-    # roles a part is run, which has a plan of its own.
+    # roles a part is run, which has a plan of its own; only a bound by its longest path needs them.
     in_parts = folded and any(job.workload.roles for job in problem.jobs)
+    in_parts = in_parts and sum(map(len, workload.shared)) > MAX_PATH_NODES
     p2p = tuple(
         work.matchings.by_bytes(programs, ranks[number])
         if work.by_bytes
