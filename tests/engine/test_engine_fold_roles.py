@@ -19,7 +19,6 @@ from astrasim_py.engine import fold_roles
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.fold_roles import run_folded_roles
 from astrasim_py.engine.simulation import plan_for, simulate
-from astrasim_py.system.bound import bound_parts
 from astrasim_py.system.machine_models import Collectives, NetworkModel
 from astrasim_py.system.problem import Problem
 from astrasim_py.system.semantics import Semantics
@@ -116,14 +115,6 @@ def test_roles_that_share_links_are_kept_or_reported():
     assert 0 < abs(lanes.makespan - full.makespan) <= lanes.fold.deviation
     assert "collectives of dp" in lanes.fold.text and "meet on" in lanes.fold.text
     assert "with an error of" in lanes.fold.text and "with an error of" not in kept.fold.text
-
-
-def test_a_folded_training_has_the_lower_bound_of_the_full_one():
-    """The longest path goes through messages between stages."""
-    keys = {"tp": 2, "pp": 4, "dp": 2, "zero": 1, "sp": False, "microbatches": 4}
-    problem = training(nodes_of(8, 2), 16, **keys)
-    bounds = [bound_parts(plan_for(problem, fold=fold)) for fold in (True, False)]
-    assert bounds[0] == bounds[1] is not None
 
 
 def test_folded_collectives_are_communication():

@@ -15,6 +15,7 @@ from astrasim_py.engine.simulation import _run_part, plan_for, simulate
 from astrasim_py.preparation.prepare import prepare
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
+from astrasim_py.system.bound import bound_parts
 from astrasim_py.system.problem import Problem
 
 
@@ -53,6 +54,13 @@ def test_few_copies_stand_for_a_ring_of_them(tmp_path, nodes, zero):
     assert folded.fold is not None and folded.fold.exact
     assert folded.fold.ranks == 3 * 2 < 3 * nodes * 8
     same(folded, simulate(made, engine="compiled", level="links"))
+
+
+def test_a_folded_training_has_the_lower_bound_of_the_full_one(tmp_path):
+    """The longest path goes through messages between stages."""
+    made = problem(tmp_path, "tp: 8, pp: 2, zero: 1, gbs: 4", 4)
+    bounds = [bound_parts(plan_for(made, fold=fold)) for fold in (True, False)]
+    assert bounds[0] == bounds[1] is not None
 
 
 def test_random_trainings_are_exact_or_within_what_they_say(tmp_path):
