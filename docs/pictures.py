@@ -33,6 +33,7 @@ DEAR = {
     "lessons/open_loop",
     "lessons/real_machines",
     "lessons/ring_vs_torus",
+    "lessons/step_at_scale",
     "lessons/synthesized",
     "lessons/synthesized_training",
     "measured_h100",

@@ -225,6 +225,9 @@ def _costs_of(job: JobSection) -> TrainingCosts:
         )
     except ScenarioError as error:
         raise ScenarioError(job.at("workload", error.place), error.problem, error.remedy) from None
+    if job.run.spec.network.profile is not None and costs.state is not None:
+        doubts = () if spec.state is None else ("state changes nothing beside network.profile, which was measured",)
+        costs = replace(costs, state=None, gather_gb_s=None, source="", doubts=costs.doubts + doubts)
     job.warn(f"workload.{text}" for text in costs.doubts)
     job.run.notes.trainings.append({"job": job.key.removeprefix("jobs."), **costs.keys()})
     return costs

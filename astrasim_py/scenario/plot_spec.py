@@ -174,8 +174,8 @@ class PlotSpec(StrictModel):
     )
     xlabel: Text | None = None
     ylabel: Text | None = None
-    measured: tuple[MeasuredTime, ...] = example(
-        '[{nodes: 4, time: "1.47 s"}]', default=(), description="measured times, by values of swept keys, as marks"
+    measured: tuple[MeasuredTime, ...] | None = example(
+        '[{nodes: 4, time: "1.47 s"}]', default=None, description="measured times, by values of swept keys, as marks"
     )
     where: dict[Text, Scalar] = example("{size: 1 MiB}", default={}, description="only points with these values")
     title: Text | None = None

@@ -62,7 +62,7 @@ def bound_parts(plan: Plan) -> dict[str, int] | None:
     if single is not None:
         parts[f"{single.type} of {format_size(single.size)} in group {single.group or 'of all'}"] = single.bound
     parts["bytes on links"] = _links(plan, capacities)
-    if sum(map(len, plan.workload.shared[:walked])) <= MAX_PATH_NODES:
+    if plan.p2p and sum(map(len, plan.workload.shared[:walked])) <= MAX_PATH_NODES:
         path = _LongestPath(plan, capacities, [*islice(plan.workload, walked)])
         end = path.run()
         parts[f"the longest path through the workload, which ends on {plan.rank_name(path.last)}"] = end

@@ -43,3 +43,18 @@ def test_stages_of_experts_are_not_cut_by_cost(tmp_path):
     assert estimate(expand(load_scenario(str(path)))[0])["step_s"] > 0
     with pytest.raises(ScenarioError, match="cost cuts dense models"):
         Training(model={"base": "mixtral-8x7b"}, gbs=8, pp=2, stage_cut="cost")
+
+
+def test_a_profile_has_the_latencies_of_collectives(tmp_path):
+    """Beside it the state adds none, and a state that is written is said to have no effect."""
+    names, warnings = [], []
+    for more in ("", "network: {profile: dgx_h100}\n"):
+        path = tmp_path / "x.yaml"
+        training = f"training: {{{SHAPE}, zero: 1}}, software: nanotron, state: degraded"
+        path.write_text(f"{HEAD}workload: {{{training}}}\n{more}")
+        prepared = prepare(expand(load_scenario(str(path)))[0])
+        traces = prepared.problem.jobs[0].workload.traces
+        names.append({name for trace in traces for name in trace.names if "host" in name or "delay" in name})
+        warnings.append([text for text in prepared.notes.warnings if "state" in text])
+    assert names[1] < names[0] and not warnings[0]
+    assert "state changes nothing beside network.profile" in warnings[1][0]
