@@ -12,7 +12,7 @@ _MAX_BARS = 60
 PARTS = (
     ("compute_ns", "compute", style.COMPUTE_COLOURS[0], ""),
     ("exposed_comm_ns", "exposed communication", style.COMMUNICATION_COLOURS[0], "////"),
-    ("other_ns", "other waiting", style.WAITING_COLOUR, "...."),
+    ("other_ns", "other waiting", style.WAITING_COLOUR, "\\\\\\\\"),
 )
 
 

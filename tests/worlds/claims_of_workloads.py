@@ -122,6 +122,18 @@ def from_pytorch(r: Rows):
     assert slow["fsdp", "100 Mb/s"] == pytest.approx(2, abs=0.05)
 
 
+@claims(marks=pytest.mark.slow)
+def step_at_scale(r: Rows):
+    nodes = ("1", "4", "16", "32", "64")
+    sound = {n: r.s("sound", n, "1.34B") for n in nodes}
+    exposed = {n: 100 * r.exposed("sound", n, "1.34B") / 1e6 / sound[n] for n in nodes}
+    yield f"from {sound['1']:.1f} s on one node to {sound['64']:.2f} s on 64"
+    yield f"exposed communication is {exposed['1']:.0f} % on one node, {exposed['64']:.0f} % on 64"
+    yield f"{r.s('degraded', '1', '1.34B') / sound['1']:.1f} times as long on one node"
+    measured = {"1": 18.98, "4": 4.58, "16": 1.22, "32": 0.67}
+    assert all(abs(sound[n] / time - 1) < 0.05 for n, time in measured.items())
+
+
 @claims()
 def parallelism(r: Rows):
     spans, waits = ({key[0]: value(*key) for key in r.rows} for value in (r.s, lambda *key: r.exposed(*key) / 1e6))
