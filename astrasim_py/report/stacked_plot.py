@@ -1,6 +1,5 @@
 """Figure of the parts of the time as stacked bars, one for each value of x."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from astrasim_py.core.units import parse_time
@@ -23,6 +22,7 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
     from matplotlib.patches import Patch
     from matplotlib.ticker import PercentFormatter
 
+    measured = _measured(grid)
     places, notes = _places(grid), list(grid.notes)
     figure, panels = sheet.panels(len(grid.facets), wide=len(places) > 12, sharex=True, sharey=True)
     # No bar is thinner than its name.
@@ -60,11 +60,11 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
                 if least:
                     shown.add("lower bound")
                     axes.hlines(least / scale, place - 0.45, place + 0.45, zorder=3, **_DASH)
-            if measured := _measured(grid, cells):
+            if (time_measured := measured.get((facet, series, x))) is not None:
                 shown.add("measured")
-                cells["measured_ns"] = total.cell(float(measured))
-                highest = max(highest, measured / scale)
-                axes.plot(place, measured / scale, zorder=4, **_MARK)
+                cells["measured_ns"] = total.cell(time_measured)
+                highest = max(highest, time_measured / scale)
+                axes.plot(place, time_measured / scale, zorder=4, **_MARK)
             rows.append(cells)
         extra = max(extra, ticks.label_values(axes, labels, categories=True))
         grid.title(axes, facet)
@@ -86,12 +86,18 @@ def draw_stacked(sheet: Sheet, grid: Grid) -> Drawn:
     return Drawn(panels, rows, [*notes, *missing])
 
 
-def _measured(grid: Grid, cells: Mapping[str, object]) -> int | None:
-    """The time that was measured at a point, ps, where the figure names one."""
+def _measured(grid: Grid) -> dict[tuple[str, tuple[str, ...], str], float]:
+    """Facet, series and x of points → their measured time, ps; notes the times of points that are not there."""
+    times: dict[tuple[str, tuple[str, ...], str], float] = {}
+    elsewhere = 0
     for entry in grid.spec.get("measured") or ():
-        if all(cells.get(key) == text for key, text in entry.items() if key != "time"):
-            return parse_time(entry["time"])
-    return None
+        values = {key: text for key, text in entry.items() if key != "time"}
+        places = [place for place, row in grid.points.items() if row.meets(values)]
+        times |= dict.fromkeys(places, float(parse_time(entry["time"])))
+        elsewhere += not places
+    if elsewhere:
+        grid.notes.append(f"{elsewhere} measured times are of points that are not shown")
+    return times
 
 
 def _places(grid: Grid) -> dict[tuple[tuple[str, ...], str], float]:

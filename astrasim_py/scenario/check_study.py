@@ -139,7 +139,7 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
     plot_names: set[str] = set()
     for number, plot in enumerate(plots):
 
-        def wrong(problem: str, remedy: str, *keys: str, number=number) -> Mistake:
+        def wrong(problem: str, remedy: str, *keys: str | int, number=number) -> Mistake:
             return Mistake(("plots", number, *keys), False, problem, remedy)
 
         for role in ("x", "series", "facet"):
@@ -165,13 +165,17 @@ def plot_mistakes(document: Value, plots: Sequence[PlotSpec], axes: Sequence[var
             yield wrong("is known of jobs alone", "write series: job", "y")
         if by_job and plot.y in COLUMNS and plot.y != "time_ns":
             yield wrong(f"{plot.y} is not known by job", f"write one of time_ns, {', '.join(JOB_TIMES)}", "y")
-        for key, value in plot.where.items():
-            entry = document.get("plots", number, "where", key)
+        of_points: list[tuple[tuple[str | int, ...], str, object]]
+        of_points = [(("where",), key, value) for key, value in plot.where.items()]
+        for row, time in enumerate(plot.measured or ()):
+            of_points += [(("measured", row), key, value) for key, value in time.items() if key != "time"]
+        for steps, key, value in of_points:
+            entry = document.get("plots", number, *steps, key)
             text = variables.label_of(entry) if entry is not None else str(value)
             if key not in plottable:
-                yield wrong(f'"{key}" is not swept', did_you_mean(key, labels or plottable), "where", key)
+                yield wrong(f'"{key}" is not swept', did_you_mean(key, labels or plottable), *steps, key)
             elif text not in labels.get(key, [text]):
-                yield wrong(f'"{text}" is not a value of {key}', did_you_mean(text, labels[key]), "where", key)
+                yield wrong(f'"{text}" is not a value of {key}', did_you_mean(text, labels[key]), *steps, key)
         name = plot.name or plot.kind
         if name in plot_names and plot.name is not None:
             yield wrong(f'two plots are called "{name}"', "choose another name", "name")

@@ -198,3 +198,7 @@ class PlotSpec(StrictModel):
             raise wrong("stacked bars need a linear scale", "write linear or share", ("scale",))
         if self.y is not None and self.of not in (None, "points"):
             raise wrong(f"a cdf of {self.of} is of their times", "drop y, or write of: points", ("y",))
+        points = [{**entry, "time": ""} for entry in self.measured or ()]
+        for number, point in enumerate(points):
+            if point in points[:number]:
+                raise wrong("measures a point again", "write the median of its times", ("measured", number))

@@ -322,6 +322,20 @@ def test_keys_without_effect_are_refused(keys, said):
     assert said.lower() in str(error.value).lower()
 
 
+@pytest.mark.parametrize("scale", ["linear", "share"])
+def test_measured_times_are_marks_at_their_bars(scale):
+    """At the values that are named; a value that no bar has is noted."""
+    measured = [{"npus": "8", "overlap": "0", "time": "1100 us"}, {"npus": "64", "time": "200 us"}]
+    spec = {"kind": "stacked", "x": "npus", "where": {"overlap": 0}, "scale": scale}
+    drawn = draw({**spec, "measured": [*measured, {"npus": "128", "time": "1 us"}]}, npus_rows())
+    assert [row.get("measured_ns") for row in drawn.table] == [1_100_000, None, None, 200_000]
+    assert drawn.notes == ["1 measured times are of points that are not shown"]
+    marks = [tuple(line.get_xydata()[0]) for line in drawn.axes[0].lines if line.get_marker() == "D"]
+    heights = [1.1, 200 / 170] if scale == "share" else [1.1, 0.2]  # ms; simulated are 1 and 0.17 ms
+    assert marks == [(place, pytest.approx(height)) for place, height in zip((0, 3), heights, strict=True)]
+    assert drawn.axes[0].get_ylim()[1] > max(heights)
+
+
 def test_figures_are_drawn_again_from_what_is_stored():
     """Numbers of a spec come back from JSON as decimals."""
     spec = parse_json(json_text(PlotSpec(kind="time", x="size", width=12).model_dump(exclude_none=True)))
