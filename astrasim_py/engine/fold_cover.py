@@ -17,7 +17,7 @@ import numpy as np
 from astrasim_py.chakra.schema import MISSING, NodeType
 from astrasim_py.chakra.trace import ExecutionTrace
 from astrasim_py.core.errors import FoldError
-from astrasim_py.core.units import transfer_ps
+from astrasim_py.core.units import format_time, transfer_ps
 from astrasim_py.engine.fold_copy import Copy
 from astrasim_py.engine.fold_prices import Classes, Prices, Run
 from astrasim_py.engine.fold_traffic import FoldedFlow
@@ -269,25 +269,35 @@ class CoveredCopy(Copy):
         return None
 
     def deviation(self, run: Run) -> tuple[int, str]:
-        """As of a copy, and what messages that ask for a link at one time may take, whose order ranks decide."""
+        """As of a copy, and what messages that ask for a link in an order that is not known may take."""
         found, why = super().deviation(run)
-        hop, message = self.run.hop, self.run.message
+        message, late = self.run.message, 0
         if self.rounded:  # a byte more or less in each message, one after the other
             slowest = min(self.plan.problem.topology.bandwidths)
-            found += 2 * int((message["src"] < self.size).sum()) * transfer_ps(1, slowest)
+            late = 2 * int((message["src"] < self.size).sum()) * transfer_ps(1, slowest)
             why = "; ".join(filter(None, (why, "messages of alike ranks differ by a byte")))
-        of = hop["message"]
-        key = np.stack([hop["link"].astype(np.int64), hop["requested"].astype(np.int64)])
-        order = np.lexsort((message["src"][of], key[1], key[0]))
-        same = (key[:, order[1:]] == key[:, order[:-1]]).all(axis=0)
-        pairs = same & (message["src"][of][order[1:]] != message["src"][of][order[:-1]])
-        if not pairs.any():
-            return found, why
-        took = (hop["end"] - hop["start"]).astype(np.int64)[order]
-        first = message["src"][of][order[:-1]] < self.size
-        delay = int((took[1:] + took[:-1])[pairs & first].sum())
-        text = f"the order of messages that ask for a link at one time is not known, {int(pairs.sum())} times"
-        return found + delay, "; ".join(filter(None, (why, text)))
+        pairs, delay = self._unordered(late)
+        if pairs:
+            when = "at one time" if not late else f"within {format_time(late)}"
+            text = f"the order of messages that ask for a link {when} is not known, {pairs} times"
+            why = "; ".join(filter(None, (why, text)))
+        return found + late + delay, why
+
+    def _unordered(self, late: int) -> tuple[int, int]:
+        """How often messages that follow each other on a link could go in the other order if each may be `late`, ps,
+        and what those of the first copy take."""
+        hop, message = self.run.hop, self.run.message
+        of, link, requested = hop["message"], hop["link"], hop["requested"].astype(np.int64)
+        src, instance = message["src"][of], message["instance"][of]
+        order = np.lexsort((src, requested, link))
+        one, other = order[:-1], order[1:]
+        unlike = src[one] != src[other]
+        if late:  # and those of a rank, by different calls
+            unlike |= (instance[one] != instance[other])
+        pairs = unlike & (link[one] == link[other]) & (requested[other] - requested[one] <= late)
+        took = (hop["end"] - hop["start"]).astype(np.int64)
+        first = pairs & (src[one] < self.size)
+        return int(pairs.sum()), int((took[one] + took[other])[first].sum())
 
     def _totals(self) -> tuple[dict[str, np.ndarray], int, int]:
         """Totals of links, and numbers of messages and hops, of all ranks."""
