@@ -293,7 +293,7 @@ class CoveredCopy(Copy):
         one, other = order[:-1], order[1:]
         unlike = src[one] != src[other]
         if late:  # and those of a rank, by different calls
-            unlike |= (instance[one] != instance[other])
+            unlike |= instance[one] != instance[other]
         pairs = unlike & (link[one] == link[other]) & (requested[other] - requested[one] <= late)
         took = (hop["end"] - hop["start"]).astype(np.int64)
         first = pairs & (src[one] < self.size)

@@ -75,7 +75,7 @@ def test_random_trainings_are_exact_or_within_what_they_say(tmp_path):
         made = problem(tmp_path, keys, pp * nodes, f", software: {software}")
         folded, full = covered(made), simulate(made, engine="compiled", level="links")
         assert folded.fold is not None
-        assert abs(folded.makespan - full.makespan) <= folded.fold.deviation <= full.makespan // 50
+        assert abs(folded.makespan - full.makespan) <= folded.fold.deviation <= full.makespan // 25
         if folded.fold.exact:
             exact += 1
             same(folded, full)
