@@ -71,7 +71,7 @@ class Software:
     """A preset of training software.
 
     `keys`: defaults of `Training` keys for measured runs of it. `about`: what it is. `fit`: which measurements its
-    constants saw; `date`: of the fit; `error`: median error of step times on other rows, or empty.
+    constants saw; `date`: of the fit; `error`: median error of step times, and of which runs.
     """
 
     name: str
