@@ -64,6 +64,10 @@ def predict(rows: Sequence[TrainingRow]) -> PredictedSteps:
     return PredictedSteps(tuple(predictable), stacked(row_terms), np.array([row.measured for row in predictable]))
 
 
+#: Spread of repeats of a run.
+_REPEATS = 0.05
+
+
 class Interval(NamedTuple):
     """Values of a constant that rows do not tell from the fitted one: their mean error is at most a standard error
     more.
@@ -206,12 +210,14 @@ def fit(predicted: PredictedSteps, indices: np.ndarray, keys: Sequence[str] = tu
 def intervals(predicted: PredictedSteps, best: Mapping[str, float]) -> dict[str, Interval]:
     """The interval of each of `FITTED` constants, the others at their `best`.
 
-    Each is tried at 101 values over its range. A standard error is that of the mean of |log(ours / measured)| at the
-    best constants; of less than three rows it is 5 %, the spread of repeats of a run.
+    Each is tried at 101 values over its range. A standard error is that of the mean of |log(ours / measured)| over
+    configurations at the best constants, whose spread is taken to be 5 % at least, that of repeats of a run. Less than
+    three configurations determine none.
     """
     logs = np.abs(np.log(predicted.errors(best) + 1))
     least = logs.mean()
-    spread = logs.std(ddof=1) / np.sqrt(len(logs)) if len(logs) > 2 else 0.05
+    configurations = len({repr(row.layout) for row in predicted.rows})  # runs of one tell no more than one of them
+    spread = max(logs.std(ddof=1) if len(logs) > 2 else 0.0, _REPEATS) / np.sqrt(configurations)
     found = {}
     for key, (low, high) in FITTED.items():
         values = np.unique(np.append(np.linspace(low, high, 101), best[key]))
@@ -221,5 +227,6 @@ def intervals(predicted: PredictedSteps, best: Mapping[str, float]) -> dict[str,
         first = int(worse[worse < at].max(initial=-1)) + 1
         last = int(worse[worse > at].min(initial=len(values))) - 1
         within = float(values[first]), float(values[max(last, first)])
-        found[key] = Interval(*within, within[1] - within[0] <= 0.5 * (high - low))
+        narrow = within[1] - within[0] <= 0.5 * (high - low)
+        found[key] = Interval(*within, narrow and configurations > 2)
     return found

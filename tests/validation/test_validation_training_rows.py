@@ -470,3 +470,10 @@ def test_a_fit_finds_the_constants_that_made_the_steps(tmp_path):
     assert report.groups[0].constants is not None
     assert report.groups[0].constants["gemm"] == pytest.approx(1.3, abs=0.01)
     assert report.total.fitted_median_rel_error is not None and report.total.fitted_median_rel_error < 0.005
+
+
+def test_copies_of_a_run_determine_no_constant(tmp_path):
+    rows = [{"id": f"r{number}", "gpus": "8", "gbs": "64", "step_s": "9"} for number in range(20)]
+    report = compare(read_rows(written(tmp_path, *rows)), calibrate=True)
+    assert report.groups[0].intervals is not None
+    assert not any(interval.determined for interval in report.groups[0].intervals.values())
