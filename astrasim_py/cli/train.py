@@ -6,6 +6,7 @@ options; the aliases of Megatron, TorchTitan and DeepSpeed go with --set. Recomm
 """
 
 import argparse
+import os
 import re
 from pathlib import Path
 
@@ -193,7 +194,7 @@ def _costs(args: argparse.Namespace, kind: str) -> dict[str, object]:
         option = f"--{next(iter(costs))}"
         raise UsageError(option, "a recommendation model has none: its machine is ideal", "drop it")
     if args.state is not None and args.state not in state_names():
-        if not Path(args.state).is_file():
+        if not os.path.isfile(args.state):
             remedy = f"write {', '.join(state_names())}, or a file of what all_gather_perf printed"
             raise UsageError("--state", f'"{args.state}" is no state and no file', remedy)
         costs["state"] = {"nccl_tests": args.state}

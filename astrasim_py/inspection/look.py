@@ -161,6 +161,7 @@ class PlotKeys(TypedDict, total=False):
     legend: str
     xlabel: str
     ylabel: str
+    measured: Sequence[Mapping[str, str | float]]
     where: Mapping[str, str | float]
     title: str
     name: str

@@ -27,7 +27,7 @@ sweep: {topology: [fast, slow]}
 
 def traces(folder) -> None:
     """Traces of a small training in a folder."""
-    keys = ["--gpus", "8", "--tp", "2", "--pp", "2", "--gbs", "8", "--detail", "fine", "--quiet"]
+    keys = ["--gpus", "8", "--tp", "2", "--pp", "2", "--gbs", "8", "--detail", "fine", "--software", "ideal", "--quiet"]
     assert main(["train", "{base: llama3-8b, layers: 4}", *keys, "-o", str(folder / "llama")]) == 0
 
 

@@ -302,7 +302,7 @@ def test_transformer_1t_on_1024_npus(only_layers):
 def test_transformer_1t_on_1024_npus_folded(only_layers):
     records = run(*one_t(128, 8), level="links", fold=True)
     assert records.makespan == ONE_T_MAKESPAN
-    assert records.fold.exact and (records.fold.ranks, records.fold.copies) == (128, 8)
+    assert records.fold.exact and (records.fold.ranks, records.fold.copies) == (16, 128)
     assert len(records.finish) == 1024
 
 
