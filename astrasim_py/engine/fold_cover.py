@@ -8,7 +8,7 @@ checked, link by link.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -51,12 +51,14 @@ def covered(
 class RingTable:
     """Algorithms of a job whose groups of some roles are simulated with fewer members.
 
-    `members`: of such a group by its name, the NPUs of all; `copies`: how many are simulated.
+    `members`: of such a group by its name, the NPUs of all; `copies`: how many are simulated; `short`: algorithms of
+    whole groups by their identity (they stay alive here), and what few copies run of them.
     """
 
     table: AlgorithmTable
     members: Mapping[str, tuple[int, ...]]
     copies: int
+    short: dict[int, tuple[Algorithm, Algorithm]] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.table, name)
@@ -67,14 +69,9 @@ class RingTable:
         if npus is None:
             return self.table.select(collective, size, ranks, group, root, **others)
         whole = self.table.select(collective, size, len(npus), group, root, **(others | {"npus": npus}))
-        key = id(whole), self.copies
-        if key not in _SHORT:
-            _SHORT[key] = whole, short_ring(whole, self.copies)
-        return _SHORT[key][1]
-
-
-#: Algorithms of whole groups (which stay alive here), and what few copies run of them.
-_SHORT: dict[tuple[int, int], tuple[Algorithm, Algorithm]] = {}
+        if id(whole) not in self.short:
+            self.short[id(whole)] = whole, short_ring(whole, self.copies)
+        return self.short[id(whole)][1]
 
 
 def distances(algorithm: Algorithm) -> tuple[int, ...]:
@@ -312,8 +309,7 @@ class CoveredCopy(Copy):
             sums[:, links] = totals[:, [int(row[few[0, 0]])]]
             used[links] = True
         queue = LINK_TOTALS.index("max_queue") - 1
-        share = len(self.ranks) // self.copies if len(self.ranks) % self.copies == 0 else len(self.ranks) / self.copies
-        messages, hops = int(ran.messages * share), int(ran.message_hops * share)
+        messages, hops = (n // self.copies * len(self.ranks) for n in (ran.messages, ran.message_hops))
         for index, count in self.counts.items():
             price = self.prices[index]
             most = np.maximum(sums[queue, price.links], price.totals[queue])
