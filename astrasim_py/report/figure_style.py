@@ -182,6 +182,11 @@ class Sheet:
             _by_row(handles, columns), _by_row(labels, columns), loc="outside lower center", ncols=columns, **look
         )
 
+    def legend_height(self, figure) -> float:
+        """Points of a figure's height that the legend below its panels takes."""
+        legends = () if self.legend == "right" else figure.legends
+        return sum(72 * legend.get_window_extent().height / figure.dpi for legend in legends)
+
 
 def columns_of(axes) -> int:
     place = axes.get_subplotspec()
@@ -306,15 +311,18 @@ def nothing(panels: Sequence, grid=None, reason: str = "") -> Drawn:
     return Drawn(panels, [], [*(grid.notes if grid else ()), reason])
 
 
-def label(axes, x: str, y: str) -> None:
-    """Label the axes of a panel, but not those whose ticks are labelled at another one in its row or column."""
+def label(axes, x: str, y: str, below: float = 0.0) -> None:
+    """Label the axes of a panel, but not those whose ticks are labelled at another one in its row or column.
+
+    `below`: points of the figure's height that a legend takes.
+    """
     place = axes.get_subplotspec()
     rows, columns = place.get_gridspec().get_geometry() if place else (1, 1)
     width, height = (72 * inches for inches in axes.figure.get_size_inches())
     if axes.xaxis.get_tick_params().get("labelbottom", True):
         axes.set_xlabel(_wrapped(x, width / columns - 40, 8.0))
     if axes.yaxis.get_tick_params().get("labelleft", True):
-        axes.set_ylabel(_wrapped(y, height / rows - 24, 8.0))
+        axes.set_ylabel(_wrapped(y, (height - below) / rows - 24, 8.0))
 
 
 def name_directly(axes, ends: Sequence[tuple[tuple[float, float], str, str]], log: bool, height: float) -> None:

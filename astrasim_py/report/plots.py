@@ -102,10 +102,11 @@ def figure_of(
     else:
         grid = Grid(spec, medians(_finished(spec, rows)), place, by_point=kind in _BY_POINT)
         drawing = load(_OF_ROWS[kind])(sheet, grid)
-    for axes in drawing.axes:
+    wording = spec.get("xlabel"), spec.get("ylabel")
+    for axes in drawing.axes if any(wording) else ():
         labels = axes.get_xlabel(), axes.get_ylabel()
-        wording = spec.get("xlabel"), spec.get("ylabel")
-        style.label(axes, *(label if label and text else text for label, text in zip(wording, labels, strict=True)))
+        x, y = (label if label and text else text for label, text in zip(wording, labels, strict=True))
+        style.label(axes, x, y, sheet.legend_height(axes.figure))
     return drawing
 
 

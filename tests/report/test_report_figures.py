@@ -185,6 +185,10 @@ def world(kind, counts, names, sizes, spread, width, title):
     width="column", title=None,
 )  # fmt: skip
 @example(kind="cdf", counts=(60, 1), names="n{}", sizes=SIZES, spread=3, width=None, title=None)
+@example(
+    kind="slowdown", counts=(3, 2), names="a rather long name of a series, number {}", sizes=("ring", "8x8", "torus"),
+    spread=1, width=12, title=None,
+)  # fmt: skip
 def test_whatever_is_drawn_can_be_read(**chosen):
     # With the bound, or the front. A cdf with a facet has nowhere else to name its series.
     check_laws(draw(*world(**chosen)), 60 if chosen["kind"] == "cdf" and chosen["counts"][1] > 1 else 10)
