@@ -25,6 +25,7 @@ FLOORS = {
     "training": 3,
     "pytorch": 3,
     "measured": 3,
+    "cuts": 3,
     "verification": 4,
     "builders": 5,
     "msccl": 6,

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.extras import optional_module
 from astrasim_py.measured.formula import BYTES, COLLECTIVES, Calls, calls, times
 from astrasim_py.measured.rows import MeasuredRow
 from astrasim_py.topology.profile import SwitchReduction
@@ -98,7 +97,7 @@ def fit(rows: Sequence[MeasuredRow], *, switch: bool = False, channels: int | No
 
     Raises UsageError: fewer rows than numbers.
     """
-    least_squares = optional_module("scipy.optimize", "calibrate", "a fit").least_squares
+    from scipy.optimize import least_squares
 
     keys = [key for key in UNKNOWNS if switch or key[0] != "switch"]
     if len(rows) < len(keys):

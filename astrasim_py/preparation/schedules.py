@@ -32,7 +32,7 @@ from astrasim_py.system.machine_models import NetworkModel, NicModel
 from astrasim_py.verification.bounds import lower_bound_ps
 
 #: Parts of the package that decide a schedule and its algorithm: all that the synthesizer imports.
-DECIDING = ("builders", "chakra", "collectives", "core", "program", "synthesis", "topology")
+DECIDING = ("builders", "chakra", "collectives", "core", "cuts", "program", "synthesis", "topology")
 #: Largest file of a kept schedule, bytes.
 MAX_BYTES = 2**30
 _COLUMNS = {"arc": np.int32, "chunk": np.int32, "start": np.int64, "reduces": np.bool_}

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
+from astrasim_py.core.number_ranges import number_ranges
 from astrasim_py.core.records import Categorical, empty_table
 from astrasim_py.core.units import format_time
 from astrasim_py.report import figure_style as style
@@ -29,7 +30,6 @@ from astrasim_py.report.gantt_rows import (
     fitting,
     grouped,
     joined_bars,
-    ranges,
     rows_of,
     thinned,
 )
@@ -134,7 +134,7 @@ def _left_out(chart: _Chart) -> str:
     shown = sum(len(row.ranks) for row in chart.rows)
     word = "rank" if len(chart.left_out) == 1 else "ranks"
     total = shown + len(chart.left_out)
-    return f"{word} {ranges(chart.left_out)} left out ({len(chart.left_out)} of {total})"
+    return f"{word} {number_ranges(chart.left_out)} left out ({len(chart.left_out)} of {total})"
 
 
 def _by_kind(bars: Bars, sizes: Sequence[int]) -> Bars:
@@ -300,7 +300,7 @@ def _row_labels(axes, chart: _Chart, tall: float) -> None:
 def _said(ranks: Sequence[int], chart: _Chart, limit: int = 2) -> str:
     """Ranks in a few characters; switches by their names."""
     names = [style.clean(chart.panel.switches[rank - chart.ranks], 16) for rank in ranks if rank >= chart.ranks]
-    parts = names or ranges(ranks, len(ranks)).split(", ")
+    parts = names or number_ranges(ranks, len(ranks)).split(", ")
     text = ", ".join(parts[:limit]) + (", …" if len(parts) > limit else "")
     return f"{text} ({len(ranks)})" if len(ranks) > limit else text
 

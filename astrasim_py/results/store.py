@@ -48,7 +48,7 @@ from astrasim_py.system.machine_models import Limits
 DECIDING = (
     *("astra_sim", "builders", "chakra", "collectives", "core", "data/hardware", "data/training", "dialects", "engine"),
     *("msccl", "preparation", "program", "pytorch", "results", "runs", "scenario", "sharing/skeleton.py", "synthesis"),
-    *("system", "topology", "training", "verification", "workload"),
+    *("cuts", "system", "topology", "training", "verification", "workload"),
     *("measured/benchmark.py", "measured/nccl_files.py", "measured/nccl_tests.py", "measured/node_test.py"),
     *("measured/rows.py", "report/busiest_links.py", "report/intervals.py", "report/timeline.py"),
 )

@@ -5,6 +5,7 @@ links, so it also finds the symmetry of an edge list of a torus. Digits in which
 of a mesh of rings) stay fixed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -77,23 +78,31 @@ def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarr
     the same label. Returns the largest group first; then that group without one of its digits at a time. Empty if there
     is none.
     """
-    if ranks < 2 or ranks > _MAX_RANKS or not len(src):
+    if not len(src):
         return []
     src, dst, label = (np.asarray(column, dtype=np.int64) for column in (src, dst, label))
     labels = int(label.max()) + 1
     links = np.sort((dst * ranks + src) * labels + label)
     probes = np.unique(np.linspace(0, len(src) - 1, _PROBES).astype(np.int64))
 
-    def rotated(rank: np.ndarray, stride: int, size: int) -> np.ndarray:
-        return rank + np.where(rank // stride % size == size - 1, -(size - 1) * stride, stride)
-
-    def holds(stride: int, size: int) -> bool:
+    def holds(image: np.ndarray) -> bool:
         for arcs in (probes, slice(None)):
-            ends = rotated(dst[arcs], stride, size) * ranks + rotated(src[arcs], stride, size)
-            moved = ends * labels + label[arcs]
+            moved = (image[dst[arcs]] * ranks + image[src[arcs]]) * labels + label[arcs]
             if (links[np.minimum(np.searchsorted(links, moved), len(links) - 1)] != moved).any():
                 return False
         return True
+
+    return rotation_groups(ranks, holds)
+
+
+def rotation_groups(ranks: int, holds: Callable[[np.ndarray], bool]) -> list[Rotations]:
+    """The same by ``holds(image)``: whether a network is mapped to itself where rank r goes to ``image[r]``."""
+    if ranks < 2 or ranks > _MAX_RANKS:
+        return []
+    rank = np.arange(ranks)
+
+    def rotated(stride: int, size: int) -> np.ndarray:
+        return rank + np.where(rank // stride % size == size - 1, -(size - 1) * stride, stride)
 
     divisors = [d for d in range(1, ranks + 1) if ranks % d == 0]
     #: By stride: (order, digits) of the best group of the digits from there on.
@@ -105,7 +114,7 @@ def find_rotations(ranks: int, src: np.ndarray, dst: np.ndarray, label: np.ndarr
             # Among equal groups prefer fewer digits, then rotated digits.
             choices.append((order * size, -len(rest), True, size, rest))
         # Only the best choice left is tested.
-        while (top := max(choices))[2] and not (top[0] <= MAX_GROUP and holds(stride, top[3])):
+        while (top := max(choices))[2] and not (top[0] <= MAX_GROUP and holds(rotated(stride, top[3]))):
             choices.remove(top)
             choices.append((top[0] // top[3], top[1], False, *top[3:]))
         order, _, moves, size, rest = top

@@ -10,7 +10,6 @@ from fractions import Fraction
 import numpy as np
 
 from astrasim_py.core.errors import UsageError
-from astrasim_py.core.extras import optional_module
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.measured.calibration import Calibration, number_text, split
 from astrasim_py.measured.fit import SCALE, Fit
@@ -68,7 +67,7 @@ def program_texts(result: Fit) -> dict[str, dict[str, str]]:
 def _fit(
     rows: Sequence[MeasuredRow], machine: MeasuredMachine, protocol: str
 ) -> tuple[dict[str, float], dict[str, float], float]:
-    least_squares = optional_module("scipy.optimize", "calibrate", "a fit").least_squares
+    from scipy.optimize import least_squares
 
     programs = machine.profile.programs or {}
     costs = programs[protocol]

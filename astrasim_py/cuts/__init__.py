@@ -1,0 +1,1 @@
+"""Lower bounds of collectives by cuts of a topology, and what proves them."""
