@@ -8,6 +8,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from astrasim_py.core.rows import distinct
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.synthesis.model.schedule import Schedule
 
@@ -149,42 +150,72 @@ def _check_links(schedule: Schedule, links: np.ndarray, ptr: np.ndarray, hold, f
         found.append(f"link {name} is held by {one} until {int(end[a])} ps and by {other} from {int(start[b])} ps")
 
 
+class _Places:
+    """Numbers of the pairs of rank and chunk that a schedule or its promise names.
+
+    All pairs where every rank has to do with every chunk; else the promise and the transfers name few of them.
+    """
+
+    def __init__(self, schedule: Schedule, source: np.ndarray, target: np.ndarray) -> None:
+        demand = schedule.demand
+        self._chunks = len(demand.origin)
+        chunk, every = np.asarray(schedule.chunk, dtype=np.int64), np.arange(self._chunks)
+        ends = [(demand.origin, every), (source, chunk), (target, chunk)]
+        self._named: np.ndarray | None = None
+        self.count = demand.ranks * self._chunks
+        if demand.receivers is not None:
+            ends.append((demand.receivers, every))
+            self._named = distinct(np.concatenate([self._pair(*end) for end in ends]))
+            self.count = len(self._named)
+            self.wanted = self.of(demand.receivers, every)
+        self.home, self.source, self.target = (self.of(*end) for end in ends[:3])
+
+    def _pair(self, rank: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+        return rank.astype(np.int64) * self._chunks + chunk
+
+    def of(self, rank: np.ndarray, chunk: np.ndarray) -> np.ndarray:
+        pair = self._pair(rank, chunk)
+        return pair if self._named is None else np.searchsorted(self._named, pair)
+
+
 def _check_data(schedule: Schedule, source, target, arrival, found: list[str]) -> None:
     """Copies and sums of every chunk, executed in the order of time."""
     demand = schedule.demand
-    n, count = demand.ranks, len(demand.origin)
-    chunk = np.asarray(schedule.chunk, dtype=np.int64)
     start, reduces = np.asarray(schedule.start), np.asarray(schedule.reduces, dtype=bool)
     kind = demand.collective
+    if demand.receivers is not None and reduces.any():
+        found.append("reduces what has one contributor")
+        return
+    places = _Places(schedule, source, target)
     #: When a rank has a chunk as the collective promises it (a copy, or the whole sum).
-    has = np.full(n * count, _NEVER, dtype=np.int64)
-    home = demand.origin.astype(np.int64) * count + np.arange(count)
+    has = np.full(places.count, _NEVER, dtype=np.int64)
+    home = places.home
     if reduces.any() or kind in ("reduce_scatter", "reduce", "all_reduce"):
-        home, whole = _check_sums(schedule, source, target, arrival, chunk, start, reduces, found)
+        home, whole = _check_sums(schedule, places, arrival, start, reduces, found)
         has[home] = whole
     else:
         has[home] = 0
     copies = np.flatnonzero(~reduces)
-    np.minimum.at(has, target[copies] * count + chunk[copies], arrival[copies])
-    late = copies[has[source[copies] * count + chunk[copies]] > start[copies]]
+    np.minimum.at(has, places.target[copies], arrival[copies])
+    late = copies[has[places.source[copies]] > start[copies]]
     for row in late[:_MOST].tolist():
         found.append(
-            f"transfer {row}: rank {int(source[row])} sends chunk {int(chunk[row])} at {int(start[row])} ps, "
+            f"transfer {row}: rank {int(source[row])} sends chunk {int(schedule.chunk[row])} at {int(start[row])} ps, "
             "before it has it"
         )
     if kind in ("reduce_scatter", "reduce"):
         lacking = np.flatnonzero(has[home] == _NEVER)
         where = demand.origin[lacking]
     elif demand.receivers is not None:
-        lacking = np.flatnonzero(has[demand.receivers.astype(np.int64) * count + np.arange(count)] == _NEVER)
+        lacking = np.flatnonzero(has[places.wanted] == _NEVER)
         where = demand.receivers[lacking]
     else:
-        where, lacking = np.divmod(np.flatnonzero(has == _NEVER), count)
+        where, lacking = np.divmod(np.flatnonzero(has == _NEVER), len(demand.origin))
     for rank, each in zip(where[:_MOST].tolist(), lacking[:_MOST].tolist(), strict=True):
         found.append(f"rank {rank} never gets chunk {each}")
 
 
-def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found: list[str]):
+def _check_sums(schedule, places: _Places, arrival, start, reduces, found: list[str]):
     """(cell of rank and chunk, time) at which each sum is whole; every rank must contribute exactly once.
 
     In an all_reduce every rank has the sum in the end, so any rank that sends no part of it may be the home.
@@ -192,18 +223,14 @@ def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found:
     demand = schedule.demand
     n, count = demand.ranks, len(demand.origin)
     rows = np.flatnonzero(reduces)
-    sends = source[rows] * count + chunk[rows]
-    gets = target[rows] * count + chunk[rows]
+    sends, gets, home = places.source[rows], places.target[rows], places.home
     times = np.bincount(sends, minlength=n * count)
-    rank = demand.origin.astype(np.int64)
     if demand.collective == "all_reduce":
         silent = times.reshape(n, count) == 0
-        rank = np.where(silent.any(axis=0), silent.argmax(axis=0), rank)
-    home = rank * count + np.arange(count)
+        rank = np.where(silent.any(axis=0), silent.argmax(axis=0), demand.origin.astype(np.int64))
+        home = rank * count + np.arange(count)
     needed = np.ones(n * count, dtype=bool)
     needed[home] = False
-    if demand.receivers is not None:
-        found.append("reduces what has one contributor")
     twice, never, away = np.flatnonzero(times > 1), np.flatnonzero(needed & (times == 0)), np.flatnonzero(times[home])
     for word, cells in (("sends its part twice of", twice), ("never sends its part of", never)):
         for cell in cells[:_MOST].tolist():
@@ -215,7 +242,8 @@ def _check_sums(schedule, source, target, arrival, chunk, start, reduces, found:
     early = rows[complete[sends] > start[rows]]
     for row in early[:_MOST].tolist():
         found.append(
-            f"transfer {row}: rank {int(source[row])} sends its part of chunk {int(chunk[row])} before it is complete"
+            f"transfer {row}: rank {int(schedule.src[row])} sends its part of chunk {int(schedule.chunk[row])} "
+            "before it is complete"
         )
     if not found:
         # Transfers that take no time could pass a part round in a circle.

@@ -13,7 +13,9 @@ from astrasim_py.core.errors import InternalError
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
 from astrasim_py.core.rows import pointers
+from astrasim_py.synthesis.model.cells import cells_of
 from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.insertion import GO
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.timing import hop_services
 
@@ -22,23 +24,23 @@ _FAR = np.int64(2**62)
 _ARRIVES, _READY, _ASKS, _POSTS = range(4)
 
 #: Arcs, and how links serve: what compiled code needs of a network.
-_Ports = namedtuple("_Ports", "src dst hop_ptr hop alone latency cut_through keeps_latency")
+_Ports = namedtuple("_Ports", "hop_ptr hop alone latency cut_through keeps_latency")
 
-#: Transfers to be executed, the most urgent first, and those that each rank sends of each chunk.
-_Posts = namedtuple("_Posts", "arc chunk reduces release size_class cell_ptr waiting lacking")
+#: Transfers to be executed, the most urgent first; those that are sent from each cell; arrivals that it lacks.
+_Posts = namedtuple("_Posts", "arc chunk reduces release size_class source target cell_ptr waiting lacking")
 
 #: Memory by transfer (hops behind it, tail at the next, posted before it, the heap of its link) and by link.
 _State = namedtuple("_State", "heap rank at tail number left right top looks booked free asked")
 
-#: The course of posted transfers: start and arrival (int64[transfers]), and holds of their hops, in ps. `open_order`:
-#: two transfers posted at the same moment ask for a link at the same moment.
+#: The course of posted transfers: start and arrival (int64[transfers]), and holds of their hops, in ps (none where they
+#: are not wanted). `open_order`: two transfers posted at the same moment ask for a link at the same moment.
 Course = namedtuple("Course", "start arrival ptr begin end open_order", defaults=(False,))
 
 
 @lean
 def _arrive(ports, posts, state, i, t, step, size):
     """Transfer i arrives: transfers that waited for it become ready. Returns the size of the heap."""
-    cell = np.int64(ports.dst[posts.arc[i]]) * len(posts.size_class) + posts.chunk[i]
+    cell = np.int64(posts.target[i])
     sums = np.int64(1 if posts.reduces[i] else 0)
     posts.lacking[sums, cell] -= 1
     if posts.lacking[1, cell] == 0:
@@ -78,7 +80,8 @@ def _serve(ports, posts, state, times, i, t, step, size):
         last = max(last, state.tail[i])
     tail = last + ports.latency[h]
     state.free[r] = tail if ports.keeps_latency else last
-    times.begin[times.ptr[i] + k], times.end[times.ptr[i] + k] = first, state.free[r]
+    if len(times.begin):
+        times.begin[times.ptr[i] + k], times.end[times.ptr[i] + k] = first, state.free[r]
     state.at[i], state.tail[i] = k + 1, tail
     if h + 1 == ports.hop_ptr[a + 1]:
         push(state.heap, size, tail, np.int64(i), i)
@@ -94,8 +97,8 @@ def _serve(ports, posts, state, times, i, t, step, size):
 
 
 @kernel("the synthesizer", threads=True, lean=True)
-def execute(ports, posts, state, times, apart, until):
-    """Execute transfers until a time: (how many arrived, whether the order of two requests was open).
+def execute(ports, posts, state, times, apart, until, stop):
+    """Execute transfers until a time or a stop signal: (how many arrived, whether the order of two requests was open).
 
     With `apart` no two are posted at the same moment.
     """
@@ -103,7 +106,7 @@ def execute(ports, posts, state, times, apart, until):
     open_order, step = False, np.int64(m + len(state.free) + 1)
     last_post, number = np.int64(-1), np.int64(0)
     for i in range(m):
-        cell = np.int64(ports.src[posts.arc[i]]) * len(posts.size_class) + posts.chunk[i]
+        cell = np.int64(posts.source[i])
         times.start[i] = -1
         if posts.lacking[1, cell] == 0 and (posts.reduces[i] or posts.lacking[0, cell] == 0):
             push(state.heap, size, posts.release[i], _READY * step + i, i)
@@ -111,7 +114,7 @@ def execute(ports, posts, state, times, apart, until):
     while size:
         t, kind, i = state.heap[0].key, state.heap[0].tie // step, state.heap[0].item
         size = pop(state.heap, size)
-        if t > until:
+        if t > until or stop[0] != 0:
             break
         if kind == _ARRIVES:
             times.arrival[i] = t
@@ -149,7 +152,7 @@ class Queues:
         cost = network.cost
         alone, latency = hop_services(network.topology, network.links[network.hop], demand.sizes.tolist())
         self._ports = _Ports(
-            network.src, network.dst, network.hop_ptr, network.hop, alone, latency,
+            network.hop_ptr, network.hop, alone, latency,
             cost.model == "cut_through", cost.link_busy == "latency+bytes",
         )  # fmt: skip
 
@@ -163,29 +166,35 @@ class Queues:
             raise InternalError("the transfers of a schedule wait for each other")
         return found
 
-    def course_until(self, arc, chunk, reduces, release, *, apart: bool = False, until: int = 2**62) -> Course | None:
-        """The same; None: not all are done by `until`."""
-        network, count = self.network, self.demand.count
+    def course_until(
+        self, arc, chunk, reduces, release, *, apart: bool = False, until: int = 2**62, stop=GO, holds: bool = True
+    ) -> Course | None:
+        """The same; None: not all are done by `until`, or before a stop signal. Without `holds` those are not kept."""
+        network = self.network
         arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)
         reduces, m = np.ascontiguousarray(reduces, dtype=np.bool_), len(arc)
-        cells = network.ranks * count
-        sends = network.src[arc].astype(np.int64) * count + chunk
-        gets = network.dst[arc].astype(np.int64) * count + chunk
-        lacking = np.stack([np.bincount(gets[reduces == kind], minlength=cells) for kind in (False, True)])
+        cells = cells_of(network, arc, chunk, self.demand.count)
+        lacking = np.zeros((2, cells.count), dtype=np.int32)
+        for kind in (False, True):
+            if (reduces == kind).any():
+                lacking[int(kind)] = np.bincount(cells.target[reduces == kind], minlength=cells.count)
         posts = _Posts(
-            arc, chunk, reduces, np.ascontiguousarray(release, dtype=np.int64), self.demand.size_class,
-            pointers(np.bincount(sends, minlength=cells)), np.argsort(sends, kind="stable"), lacking.astype(np.int64),
+            arc, chunk, reduces, np.ascontiguousarray(release, dtype=np.int64), self.demand.size_class, cells.source,
+            cells.target, pointers(np.bincount(cells.source, minlength=cells.count)),
+            np.argsort(cells.source, kind="stable"), lacking,
         )  # fmt: skip
         ptr = pointers(np.diff(network.hop_ptr)[arc])
         start, arrival = np.empty((2, m), dtype=np.int64)
-        begin, end = np.empty((2, ptr[-1]), dtype=np.int64)
+        begin, end = np.empty((2, ptr[-1] if holds else 0), dtype=np.int64)
         links = len(network.links)
+        # In the heap: an event of every transfer, a look at every link, and looks that came before their time.
         state = _State._make((
-            np.empty(6 * m + 16, dtype=ENTRY), -np.arange(m), *np.empty((5, m), dtype=np.int64), np.full(links, -1),
-            np.full(links, _FAR), np.full(links, -1), np.zeros(links, dtype=np.int64), np.full((2, links), -1),
+            np.empty(2 * m + links + 16, dtype=ENTRY), -np.arange(m, dtype=np.int32), np.empty(m, dtype=np.int32),
+            np.empty(m, dtype=np.int64), *np.empty((3, m), dtype=np.int32), np.full(links, -1), np.full(links, _FAR),
+            np.full(links, -1), np.zeros(links, dtype=np.int64), np.full((2, links), -1),
         ))  # fmt: skip
         times = Course(start, arrival, ptr, begin, end)
-        made, open_order = execute(self._ports, posts, state, times, apart, until)
+        made, open_order = execute(self._ports, posts, state, times, apart, until, stop)
         return times._replace(open_order=bool(open_order)) if made == m else None
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from astrasim_py.core.errors import InternalError
 from astrasim_py.core.jit import kernel
+from astrasim_py.synthesis.model.cells import cells_of
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import by_time, rows_of
 from astrasim_py.synthesis.model.insertion import calendars, ordered
@@ -191,20 +192,19 @@ NOTHING = copied((np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.i
 
 
 @kernel("the synthesizer", threads=True, lean=True)
-def _simulate(net, calendar, arc, chunk, order, size_class, free, known, start):
+def _simulate(net, calendar, arc, chunk, cells, order, size_class, free, known, start):
     """Fill `start` with the earliest times, the transfers being taken in `order`; returns the last arrival."""
     last = np.int64(0)
     for i in range(len(order)):
         row = order[i]
-        a, c = np.int64(arc[row]), np.int64(chunk[row])
-        z = np.int64(size_class[c])
-        t = ordered(net, calendar, a, z, known[net.src[a], c], free)
+        a, z = np.int64(arc[row]), np.int64(size_class[chunk[row]])
+        t = ordered(net, calendar, a, z, known[cells.source[row]], free)
         start[row] = t
         for h in range(net.hop_ptr[a], net.hop_ptr[a + 1]):
             free[net.hop[h]] = t + net.offset[z, h] + net.hold[z, h]
         arrives = t + net.delay[z, a]
         # A copy replaces nothing: its target waited for it alone. A part of a sum is one of several.
-        known[net.dst[a], c] = max(known[net.dst[a], c], arrives)
+        known[cells.target[row]] = max(known[cells.target[row]], arrives)
         last = max(last, arrives)
     return last
 
@@ -219,10 +219,11 @@ def as_schedule(
     if len(arc):
         # Transfers that begin at once stay in the order in which they were decided: causes first.
         order = by_time(start)
+        cells = cells_of(network, arc, chunk, demand.count)
         start = np.empty(len(arc), dtype=np.int64)
         time = _simulate(
-            network.timing(demand.sizes), calendars(network), arc, chunk, order, demand.size_class,
-            np.zeros(len(network.links), np.int64), np.zeros((network.ranks, demand.count), np.int64), start,
+            network.timing(demand.sizes), calendars(network), arc, chunk, cells, order, demand.size_class,
+            np.zeros(len(network.links), np.int64), np.zeros(cells.count, np.int64), start,
         )  # fmt: skip
         # Sort by the new times; transfers that begin at once keep their order, for one may take no time.
         order = order[by_time(start[order])]
