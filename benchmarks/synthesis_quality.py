@@ -13,7 +13,7 @@ from pathlib import Path
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Request, solve
-from astrasim_py.topology.edge_list import read_edge_list
+from astrasim_py.topology.topology_files import read_edge_list
 
 #: The cost model of TACOS: latency is serialised with the transfer.
 COST = CostModel(link_busy="latency+bytes")
@@ -40,16 +40,16 @@ def problems(folder: Path, results: Path | None) -> list[tuple[str, int, dict]]:
         return [(row["input"], int(row["chunks_per_npu"]), row) for row in csv.DictReader(file)]
 
 
-def solved(folder: Path, name: str, chunks: int, row: dict, rounds: int, budget: float) -> dict:
+def solved(folder: Path, name: str, chunks: int, row: dict, options: argparse.Namespace) -> dict:
     """One problem, synthesized and checked."""
     topology = read_edge_list(folder / f"{name}.csv")
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     wanted = Request(
         topology=topology, npus=tuple(range(topology.npus)), collective="all_gather", size=topology.npus * SHARD,
-        chunks=chunks, cost=COST, rounds=rounds, budget=budget,
+        chunks=chunks, cost=COST, rounds=options.rounds, budget=options.budget,
     )  # fmt: skip
-    schedule = solve(wanted).schedule
-    seconds = time.perf_counter() - began
+    schedule = solve(wanted, jobs=options.threads).schedule
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     wrong = check(schedule)
     if wrong:
         raise SystemExit(f"{name}, {chunks} chunks: the schedule is wrong: {wrong[0]}")
@@ -68,7 +68,9 @@ def solved(folder: Path, name: str, chunks: int, row: dict, rounds: int, budget:
         "efficiency": schedule.bound / schedule.time,
         "at_bound": schedule.time - schedule.bound <= EQUAL * 1e6,
         "verdict": verdict,
+        "policy": schedule.search.policy,
         "seconds": round(seconds, 3),
+        "cpu_s": round(cpu, 3),
     }
 
 
@@ -83,13 +85,14 @@ def summary(rows: list[dict]) -> str:
     families = defaultdict(list)
     for row in rows:
         families[row["family"]].append(row)
-    text = ["| family | problems | wins | ties | losses | not compared | at the bound | mean efficiency | least |"]
-    text.append("|---|---|---|---|---|---|---|---|---|")
+    text = ["| family | problems | wins | ties | losses | not compared | at bound | mean efficiency | least | CPU s |"]
+    text.append("|---|---|---|---|---|---|---|---|---|---|")
     for name, group in [*sorted(families.items()), ("all", rows)]:
         counts = [sum(row["verdict"] == verdict for row in group) for verdict in ("win", "tie", "loss", "")]
         efficiency = [row["efficiency"] for row in group]
         cells = [name, len(group), *counts, sum(row["at_bound"] for row in group)]
         cells += [f"{sum(efficiency) / len(group):.1%}", f"{min(efficiency):.1%}"]
+        cells.append(f"{sum(row['cpu_s'] for row in group):.1f}")
         text.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(text)
 
@@ -100,6 +103,7 @@ def main() -> None:
     parser.add_argument("results", type=Path, nargs="?", help="CSV of recorded times; its rows are the problems")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--budget", type=float, default=60.0, help="seconds for each problem at most")
+    parser.add_argument("--threads", type=int, help="threads of the search (one per core)")
     parser.add_argument("--only", default="", help="problems whose name has this in it")
     parser.add_argument("--out", type=Path, default=Path("results/benchmarks/synthesis_quality.json"))
     options = parser.parse_args()
@@ -107,7 +111,7 @@ def main() -> None:
     print(HEAD)
     for name, chunks, row in problems(options.problems, options.results):
         if options.only in name:
-            rows.append(solved(options.problems, name, chunks, row, options.rounds, options.budget))
+            rows.append(solved(options.problems, name, chunks, row, options))
             print(line(rows[-1]), flush=True)
     if not rows:
         raise SystemExit(f"{options.problems}: no problems")
