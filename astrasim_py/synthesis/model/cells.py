@@ -15,7 +15,7 @@ class Cells(NamedTuple):
 
     source: np.ndarray
     target: np.ndarray
-    count: int  # of cells
+    total: int  # number of cells
 
 
 def cells_of(network: Network, arc: np.ndarray, chunk: np.ndarray, chunks: int) -> Cells:
@@ -29,4 +29,4 @@ def cells_of(network: Network, arc: np.ndarray, chunk: np.ndarray, chunks: int) 
     if count > _DENSE * len(arc):
         touched, number = np.unique(ends, return_inverse=True)
         ends, count = number.reshape(ends.shape), len(touched)
-    return Cells(*ends, count)
+    return Cells(ends[0], ends[1], count)

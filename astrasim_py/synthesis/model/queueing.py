@@ -174,13 +174,13 @@ class Queues:
         arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)
         reduces, m = np.ascontiguousarray(reduces, dtype=np.bool_), len(arc)
         cells = cells_of(network, arc, chunk, self.demand.count)
-        lacking = np.zeros((2, cells.count), dtype=np.int32)
+        lacking = np.zeros((2, cells.total), dtype=np.int32)
         for kind in (False, True):
             if (reduces == kind).any():
-                lacking[int(kind)] = np.bincount(cells.target[reduces == kind], minlength=cells.count)
+                lacking[int(kind)] = np.bincount(cells.target[reduces == kind], minlength=cells.total)
         posts = _Posts(
             arc, chunk, reduces, np.ascontiguousarray(release, dtype=np.int64), self.demand.size_class, cells.source,
-            cells.target, pointers(np.bincount(cells.source, minlength=cells.count)),
+            cells.target, pointers(np.bincount(cells.source, minlength=cells.total)),
             np.argsort(cells.source, kind="stable"), lacking,
         )  # fmt: skip
         ptr = pointers(np.diff(network.hop_ptr)[arc])

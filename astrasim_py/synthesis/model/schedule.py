@@ -223,7 +223,7 @@ def as_schedule(
         start = np.empty(len(arc), dtype=np.int64)
         time = _simulate(
             network.timing(demand.sizes), calendars(network), arc, chunk, cells, order, demand.size_class,
-            np.zeros(len(network.links), np.int64), np.zeros(cells.count, np.int64), start,
+            np.zeros(len(network.links), np.int64), np.zeros(cells.total, np.int64), start,
         )  # fmt: skip
         # Sort by the new times; transfers that begin at once keep their order, for one may take no time.
         order = order[by_time(start[order])]
