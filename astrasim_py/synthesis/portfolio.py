@@ -13,6 +13,7 @@ from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.schedule import (
     NOTHING,
     Bound,
@@ -27,6 +28,7 @@ from astrasim_py.synthesis.model.schedule import (
 from astrasim_py.synthesis.search.greedy_search import LARGE, search
 from astrasim_py.synthesis.search.multi_start import Effort, Progress, Watch
 from astrasim_py.synthesis.search.patterns import Patterns, applies, best_pattern, in_queues
+from astrasim_py.synthesis.search.rotations import best_rotation, near, rotates
 from astrasim_py.synthesis.search.routed import route
 from astrasim_py.synthesis.search.tree_packing_search import improved
 
@@ -93,7 +95,7 @@ class _Portfolio:
         self.effort, self.both = effort, demand.collective == "all_reduce"
         #: Whether transfers are recorded; by those of its halves an all_reduce is put together.
         self.record = record or self.both
-        self.patterns = Patterns(network, demand) if record and applies(network, demand) else None
+        self.queued = Queues(network, demand) if record and applies(network, demand) else None
         self.candidates = network.arcs * demand.count
         full = network.arcs == network.ranks * (network.ranks - 1)
         #: Whether schedules that need no search come first.
@@ -185,10 +187,10 @@ class _Portfolio:
 
     def pattern(self) -> bool:
         """The best pattern behind switches."""
-        if self.patterns is None:
+        if self.queued is None:
             return False
         effort = self._left(0.25).told_as("known ones")
-        found = best_pattern(self.patterns, self.limits.bound, self.limits.enough, effort)
+        found = best_pattern(Patterns(self.queued), self.limits.bound, self.limits.enough, effort)
         if found is None:
             return False
         met = found.time <= self.limits.enough
@@ -196,23 +198,39 @@ class _Portfolio:
             self.known = found
         return met
 
+    def rotation(self) -> bool:
+        """The best rotation of messages, as near to the bound as none needs to be nearer."""
+        queued = self.queued or Queues(self.network, self.demand)
+        effort = self._left(0.5).told_as("rotations")
+        self.known = best_rotation(queued, self.limits.bound, self.limits.enough, effort)
+        return self.known is not None and self.known.time <= near(self.demand, self.limits.enough)
+
     def searches(self) -> bool:
         """The greedy searches, or the search of routes."""
         demand, limits, rounds = self.demand, self.limits, self.effort.rounds
         if self.quick and self.known is not None:
             # Behind switches this is hard to beat. Where all links are direct, one greedy run is made, however long it
             # takes.
-            rounds = min(rounds, max(EFFORT // self.candidates, int(self.patterns is None)))
+            rounds = min(rounds, max(EFFORT // self.candidates, int(self.queued is None)))
             left, met = self.watch.left(), self.known.time <= limits.enough
             late = left is not None and self.candidates > SPEED * left
             if late or not rounds or met:
                 self.known = replace(self.known, search=replace(self.known.search, cut=late and not met))
                 return True
-        elif self.patterns is not None and demand.root is not None and self.candidates > FEW_MANY:
+        elif self.queued is not None and demand.root is not None and self.candidates > FEW_MANY:
             rounds = min(rounds, max(FEW_EFFORT // self.candidates, 1))
         self.effort = replace(self.effort, rounds=rounds)
         if demand.receivers is not None:
-            found = route(self.network, demand, limits.enough, self._left())
+            effort = self._left().told_as("routes", self.known.time if self.known else 0)
+            routed = route(self.network, demand, limits.enough, effort, needed=self.known is None)
+            if routed is None:
+                if self.known is not None:
+                    self.known = replace(
+                        self.known,
+                        search=replace(self.known.search, cut=self.watch.over or self.effort.budget is not None),
+                    )
+                return True
+            found = routed
         else:
             found = self._composed(self._greedy)
         found = replace(found, search=replace(found.search, cut=found.search.cut or limits.short))
@@ -223,15 +241,15 @@ class _Portfolio:
         """Trees packed in place of the schedule of the search."""
         beside = self.demand.reduces and len(self.network.occupied_start)
         # Tree packing takes longest where known patterns are as good.
-        if self.searched is not None and (self.both or beside) and not (self.quick and self.patterns is not None):
+        if self.searched is not None and (self.both or beside) and not (self.quick and self.queued is not None):
             least = min(self.searched.time, self.known.time) if self.known else self.searched.time
             self.searched = improved(self.searched, self.limits.enough, self._left().told_as("trees", least))
         return self.searched is not None and self.searched.time <= self.limits.enough
 
     def queues(self) -> bool:
         """The schedule of the search in the order of queues."""
-        if self.searched is not None and self.patterns is not None:
-            self.searched = in_queues(self.patterns, self.searched)
+        if self.searched is not None and self.queued is not None:
+            self.searched = in_queues(self.queued, self.searched)
         return True
 
     # -- their parts -----------------------------------------------------------------------------------------------
@@ -273,7 +291,8 @@ STRATEGIES: tuple[tuple[Callable[[_Portfolio], bool], Callable[[_Portfolio], boo
     (lambda problem: problem.quick, _Portfolio.straight),
     (lambda problem: problem.alike, _Portfolio.first_run),
     (lambda problem: True, _Portfolio.bounds),
-    (lambda problem: problem.searched is None, _Portfolio.pattern),
+    (lambda problem: problem.record and rotates(problem.network, problem.demand), _Portfolio.rotation),
+    (lambda problem: problem.searched is None and problem.demand.receivers is None, _Portfolio.pattern),
     (lambda problem: problem.searched is None, _Portfolio.searches),
     (lambda problem: problem.record, _Portfolio.trees),
     (lambda problem: True, _Portfolio.queues),

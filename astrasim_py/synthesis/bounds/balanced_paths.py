@@ -1,6 +1,7 @@
 """Paths of messages that share links evenly."""
 
 from collections import namedtuple
+from functools import cached_property
 
 import numpy as np
 
@@ -51,12 +52,46 @@ class Messages:
         self.origin = np.ascontiguousarray(demand.origin[self.chunk], dtype=np.int32)
         self.receiver = np.ascontiguousarray(demand.targets[self.chunk], dtype=np.int32)
         self.kind = np.ascontiguousarray(demand.size_class[self.chunk], dtype=np.int32)
-        self.timing = timing = network.timing(demand.sizes)
+        self.timing = network.timing(demand.sizes)
+
+    @cached_property
+    def ahead(self) -> np.ndarray:
+        """int64[n, n]: the least time to each rank from each, in ps."""
         # A chunk of the smallest class is the fastest: no path takes less time than its path.
-        self.ahead = distances_to(timing, timing.delay[-1])
-        #: Most arcs of a shortest path.
-        self.hops = max(int(distances_to(timing, np.ones(network.arcs, dtype=np.int64)).max()), 1)
-        self.stride = min(2 * self.hops + 4, network.ranks)
+        return distances_to(self.timing, self.timing.delay[-1])
+
+    @cached_property
+    def hops(self) -> int:
+        """Most arcs of a shortest path."""
+        return max(int(distances_to(self.timing, np.ones(self.network.arcs, dtype=np.int64)).max()), 1)
+
+    @cached_property
+    def stride(self) -> int:
+        """Room for the arcs of a path."""
+        return min(2 * self.hops + 4, self.network.ranks)
+
+    def shortest_paths(self, rows: np.ndarray) -> Paths:
+        """Shortest paths of some messages (int[rows]); where several arcs begin one, receivers take them by turns."""
+        timing, n = self.timing, self.network.ranks
+        ptr, out = timing.out_ptr, timing.out_arc
+        # A picosecond an arc, so that a path of arcs that take no time is no circle.
+        delay = timing.delay[-1] + 1
+        ahead, delay, end, tail = distances_to(timing, delay), delay[out], timing.dst[out], timing.src[out]
+        onward = np.empty((n, n), dtype=np.int32)
+        for goal in np.unique(self.receiver[rows]).tolist():
+            cost = delay + ahead[goal, end]
+            ties = np.cumsum(cost == np.minimum.reduceat(cost, ptr[:-1])[tail])
+            before = np.append(0, ties)[ptr]
+            turn = (goal + np.arange(n)) % np.diff(before)
+            onward[goal] = out[np.searchsorted(ties, before[:-1] + turn + 1)]
+        place, goal = self.origin[rows], self.receiver[rows]
+        steps: list[np.ndarray] = []
+        while (place != goal).any():
+            steps.append(np.where(place == goal, -1, onward[goal, place]).astype(np.int32))
+            place = np.where(place == goal, place, timing.dst[steps[-1]])
+        arc = np.stack(steps, axis=1) if steps else np.empty((len(rows), 0), dtype=np.int32)
+        length = (arc >= 0).sum(axis=1, dtype=np.int32)
+        return Paths(arc, length, self._load(arc, length, self.kind[rows]))
 
     def balanced_paths(self, passes: int, seed: int, stop: np.ndarray | None = None) -> Paths | None:
         """Paths that share links evenly, every message choosing its path `passes` times; None after a stop signal."""
@@ -84,13 +119,13 @@ class Messages:
             if stop[0] or stride >= network.ranks:
                 return None
             stride = min(2 * stride, network.ranks)
-        return Paths(arc, length, self._load(arc, length))
+        return Paths(arc, length, self._load(arc, length, self.kind))
 
-    def _load(self, arc: np.ndarray, length: np.ndarray) -> np.ndarray:
+    def _load(self, arc: np.ndarray, length: np.ndarray, kind: np.ndarray) -> np.ndarray:
         """int64[resources]: ps that paths hold each link."""
         used = np.arange(arc.shape[1]) < length[:, None]
         ptr, hops = rows_of(self.network.hop_ptr, arc[used])
-        kind = np.repeat(np.repeat(self.kind, length), np.diff(ptr))
+        kind = np.repeat(np.repeat(kind, length), np.diff(ptr))
         load = np.zeros(len(self.network.links), dtype=np.int64)
         np.add.at(load, self.network.hop[hops], self.timing.hold[kind, hops])
         return load

@@ -9,7 +9,6 @@ from collections import namedtuple
 
 import numpy as np
 
-from astrasim_py.core.errors import InternalError
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
 from astrasim_py.core.rows import pointers
@@ -156,20 +155,13 @@ class Queues:
             cost.model == "cut_through", cost.link_busy == "latency+bytes",
         )  # fmt: skip
 
-    def course(self, arc, chunk, reduces, release) -> Course:
-        """The course of transfers, the most urgent first, none before its `release`.
-
-        Raises InternalError: they wait for each other.
-        """
-        found = self.course_until(arc, chunk, reduces, release)
-        if found is None:
-            raise InternalError("the transfers of a schedule wait for each other")
-        return found
-
     def course_until(
         self, arc, chunk, reduces, release, *, apart: bool = False, until: int = 2**62, stop=GO, holds: bool = True
     ) -> Course | None:
-        """The same; None: not all are done by `until`, or before a stop signal. Without `holds` those are not kept."""
+        """The course of transfers, the most urgent first, none before its `release`.
+
+        None: not all are done by `until`, or before a stop signal. Without `holds` those are not kept.
+        """
         network = self.network
         arc, chunk = np.ascontiguousarray(arc, dtype=np.int32), np.ascontiguousarray(chunk, dtype=np.int32)
         reduces, m = np.ascontiguousarray(reduces, dtype=np.bool_), len(arc)
@@ -196,6 +188,15 @@ class Queues:
         times = Course(start, arrival, ptr, begin, end)
         made, open_order = execute(self._ports, posts, state, times, apart, until, stop)
         return times._replace(open_order=bool(open_order)) if made == m else None
+
+    def executed(self, arc, chunk, reduces, until: int, stop=GO) -> tuple[int, tuple] | None:
+        """(time, (arc, chunk, reduces, start)) of transfers in this order of urgency; None: they take longer."""
+        release = np.zeros(len(arc), dtype=np.int64)
+        limits = {"until": until, "stop": stop, "holds": False}
+        course = self.course_until(arc, chunk, reduces, release, **limits)
+        if course is not None and course.open_order:
+            course = self.course_until(arc, chunk, reduces, release, apart=True, **limits)
+        return None if course is None else (int(course.arrival.max(initial=0)), (arc, chunk, reduces, course.start))
 
 
 @lean

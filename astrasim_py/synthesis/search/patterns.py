@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from astrasim_py.core.errors import InternalError
 from astrasim_py.core.rows import numbered
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import components
+from astrasim_py.synthesis.model.insertion import GO
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
@@ -122,40 +124,20 @@ def _trees(roots: np.ndarray, pattern: Pattern, levels: list[np.ndarray], back: 
 class Patterns:
     """The transfers of patterns, and their execution."""
 
-    def __init__(self, network: Network, demand: Demand) -> None:
-        self.network, self.demand = network, demand
+    def __init__(self, queues: Queues) -> None:
+        self.queues = queues
+        self.network, self.demand = network, demand = queues.network, queues.demand
         n = network.ranks
-        self.queues = Queues(network, demand)
         self.arc_of = np.full((n, n), -1, dtype=np.int64)
         self.arc_of[network.src, network.dst] = np.arange(network.arcs)
-        self.groupings = groupings(network, demand.sizes) if demand.receivers is None else []
+        self.groupings = groupings(network, demand.sizes)
         self.roots, self.root = np.unique(demand.origin, return_inverse=True)
         self.root = self.root.reshape(-1)
         #: int64[chunks]: index of a chunk at its origin.
         self.turn = numbered(self.root)
 
-    def offered(self) -> list[Pattern]:
-        """Patterns that may differ here."""
-        if self.demand.receivers is not None:
-            return [Pattern(rule=rule) for rule in (NEAR, TURNS)]
-        return patterns(len(self.groupings))
-
     def transfers(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """(arc, chunk, reduces), the most urgent first; None: a link is missing."""
-        return self._routed(pattern) if self.demand.receivers is not None else self._spread(pattern)
-
-    def _routed(self, pattern: Pattern):
-        demand, n = self.demand, self.network.ranks
-        chunk = np.flatnonzero(demand.origin != demand.targets)
-        a, b = demand.origin[chunk].astype(np.int64), demand.targets[chunk].astype(np.int64)
-        arc = self.arc_of[a, b]
-        if (arc < 0).any():
-            return None
-        turn = self.turn[chunk] if pattern.rule == TURNS else 0
-        order = np.lexsort((chunk, (b - a) % n, np.broadcast_to(turn, chunk.shape)))
-        return arc[order], chunk[order], np.zeros(len(chunk), dtype=bool)
-
-    def _spread(self, pattern: Pattern):
         demand, n = self.demand, self.network.ranks
         labels = self.groupings[pattern.groups] if pattern.groups >= 0 else []
         levels = [*labels, np.arange(n)]
@@ -180,24 +162,8 @@ class Patterns:
                 late = {NEAR: (near, turn), FAR: (-far, turn), TURNS: (turn, near)}[pattern.rule]
                 order = np.lexsort(((dst - src) % n, late[1], late[0]))
                 columns.append((self.arc_of[src, dst][order], chunks[order], np.full(len(order), reduces)))
-        return tuple(np.concatenate(each) for each in zip(*columns, strict=True))
-
-    def schedule(self, rows: tuple, search: Search, bound: Bound) -> Schedule:
-        """The schedule of (arc, chunk, reduces, start)."""
-        order = np.argsort(rows[3], kind="stable")
-        arc, chunk, reduces, start = (column[order] for column in rows)
-        course = self.queues.course(arc, chunk, reduces, start)
-        return Schedule.of(
-            self.network, self.demand, (arc, chunk, start, reduces), int(course.arrival.max(initial=0)), search, bound
-        )
-
-    def executed(self, arc, chunk, reduces, until: int) -> tuple[int, tuple] | None:
-        """(time, (arc, chunk, reduces, start)) of transfers in this order of urgency; None: they take longer."""
-        release = np.zeros(len(arc), dtype=np.int64)
-        course = self.queues.course_until(arc, chunk, reduces, release, until=until)
-        if course is not None and course.open_order:
-            course = self.queues.course_until(arc, chunk, reduces, release, apart=True, until=until)
-        return None if course is None else (int(course.arrival.max(initial=0)), (arc, chunk, reduces, course.start))
+        arcs, carried, summed = (np.concatenate(column) for column in zip(*columns, strict=True))
+        return arcs, carried, summed
 
 
 def _measures(parent: np.ndarray, itself: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -228,25 +194,35 @@ def applies(network: Network, demand: Demand) -> bool:
 
 def best_pattern(made: Patterns, bound: Bound, enough: int, effort: Effort) -> Schedule | None:
     """The schedule of the fastest pattern; the search ends at one that meets `enough`."""
-    offered = made.offered()
-    hops = made.demand.count * int(np.diff(made.network.hop_ptr).max(initial=1))
-    hops *= 1 if made.demand.receivers is not None else made.network.ranks
+    offered = patterns(len(made.groupings))
+    hops = made.demand.count * int(np.diff(made.network.hop_ptr).max(initial=1)) * made.network.ranks
     tried = min(len(offered), max(_EFFORT // hops, 4))
 
     def run(pattern: Pattern, seed: int, limit: int, stop: np.ndarray, start: BestRun | None):
         rows = made.transfers(pattern)
-        return None if rows is None else made.executed(*rows, limit - 1)
+        return None if rows is None else made.queues.executed(*rows, limit - 1)
 
     found = compete(in_turn(offered, tried), run, enough, replace(effort, rounds=tried))
     if found is None:
         return None
-    return made.schedule(found.result, search_of(found, effort, str(found.policy), 0), bound)
+    return posted(made.queues, found.result, search_of(found, effort, str(found.policy), 0), bound)
 
 
-def in_queues(made: Patterns, schedule: Schedule) -> Schedule:
+def posted(queues: Queues, rows: tuple, search: Search, bound: Bound) -> Schedule:
+    """The schedule of (arc, chunk, reduces, start)."""
+    order = np.argsort(rows[3], kind="stable")
+    arc, chunk, reduces, start = (column[order] for column in rows)
+    course = queues.course_until(arc, chunk, reduces, start, holds=False)
+    if course is None:
+        raise InternalError("the transfers of a schedule wait for each other")
+    time = int(course.arrival.max(initial=0))
+    return Schedule.of(queues.network, queues.demand, (arc, chunk, start, reduces), time, search, bound)
+
+
+def in_queues(queues: Queues, schedule: Schedule, stop: np.ndarray = GO) -> Schedule:
     """A schedule whose transfers are posted as early as their order lets them, if that is faster."""
-    found = made.executed(schedule.arc, schedule.chunk, schedule.reduces, schedule.time - 1)
+    found = queues.executed(schedule.arc, schedule.chunk, schedule.reduces, schedule.time - 1, stop)
     if found is None:
         return schedule
     how = replace(schedule.search, policy=f"{schedule.search.policy}, in queues")
-    return made.schedule(found[1], how, Bound(schedule.bound, schedule.bound_kind))
+    return posted(queues, found[1], how, Bound(schedule.bound, schedule.bound_kind))

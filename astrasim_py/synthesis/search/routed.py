@@ -12,19 +12,20 @@ from threading import Lock
 
 import numpy as np
 
-from astrasim_py.core.errors import AlgorithmError, InternalError
+from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.heap import ENTRY, pop, push
 from astrasim_py.core.jit import kernel, lean
 from astrasim_py.synthesis.bounds.balanced_paths import Messages, Paths
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import by_time
-from astrasim_py.synthesis.model.insertion import FAR, GO, NEVER, calendars, ordered
+from astrasim_py.synthesis.model.insertion import FAR, GO, calendars, ordered
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import merge
 from astrasim_py.synthesis.model.random_numbers import random_below
 from astrasim_py.synthesis.model.schedule import NOTHING, Columns, Search, SearchResult, copied, mirrored
 from astrasim_py.synthesis.model.timing import Timing
 from astrasim_py.synthesis.search.multi_start import BestRun, Effort, compete, in_turn, search_of
+from astrasim_py.synthesis.search.rotations import MAX_TIMES
 from astrasim_py.synthesis.search.tree_packing_search import Chunks, Packer, Rows
 
 #: Rules of urgency: the farthest first, the most loaded link first, by turns, the most crowded path first.
@@ -134,13 +135,13 @@ def list_schedule(
     return (int(end), start) if end < limit else None
 
 
-#: Ranks × chunks beyond which nothing is routed: the checker looks at every chunk at every rank.
-MAX_CELLS = 2**27
 #: Transfers that all runs of a search make together (estimate); larger problems get fewer runs.
 _EFFORT = 40_000_000
 _FEWEST_ROUNDS = 6
-#: Hops × classes of size beyond which timing takes too much memory.
-_MAX_TIMES = 2**25
+#: Messages × arcs that path searches look at in a second, and hops that list schedules make (estimates).
+_SPEED, _HOP_SPEED = 1.5e8, 8e4
+#: Seconds that the first run may take where another schedule is known and there is no budget.
+_PATIENCE = 20.0
 #: Most messages that a repair takes out, and path searches of a repair (estimate).
 _VICTIMS, _REPAIR = 12, 400_000
 
@@ -150,7 +151,7 @@ class RoutePolicy:
     """One way of making a run."""
 
     rule: int = 0  # of `list_schedule`
-    passes: int = 3  # how often every message chooses its path
+    passes: int = 3  # how often every message chooses its path; 0: shortest paths
     noise: int = 0  # random noise on priorities, in 64ths of the longest path
     backward: bool = False
 
@@ -164,7 +165,7 @@ class Side(Messages):
     """Messages of one direction of time, and what all runs on them share."""
 
     def __init__(self, network: Network, demand: Demand) -> None:
-        if len(demand.sizes) * len(network.hop) > _MAX_TIMES:
+        if len(demand.sizes) * len(network.hop) > MAX_TIMES:
             problem = f"{len(demand.sizes)} sizes of chunks on {len(network.hop)} links are too many"
             raise AlgorithmError(demand.collective, problem, "round the sizes")
         super().__init__(network, demand)
@@ -178,6 +179,8 @@ class Side(Messages):
         """Balanced paths, remembered; None after a stop signal."""
         key = passes, seed
         with self._lock:
+            if not passes:
+                return self.shortest_paths(np.arange(len(self.chunk)))
             if key not in self._known:
                 self._known[key] = self.balanced_paths(passes, seed, stop)
             return self._known[key]
@@ -210,18 +213,25 @@ def policies(network: Network, demand: Demand) -> list[RoutePolicy]:
     return [replace(p, backward=side) for p in lists for side in sides]
 
 
-def route(network: Network, demand: Demand, bound: int, effort: Effort) -> SearchResult:
-    """The fastest schedule found for a demand of chunks with one receiver each; a run that meets `bound` ends it."""
-    if network.ranks * demand.count > MAX_CELLS:
-        problem = f"{demand.count} chunks among {network.ranks} ranks are too many"
-        raise AlgorithmError(demand.collective, problem, "use fewer chunks, or a smaller group")
+def seconds_of(network: Network, demand: Demand, passes: int = 1) -> float:
+    """Seconds that the first run takes (estimate)."""
+    return demand.count * (passes * network.arcs / _SPEED + 1 / _HOP_SPEED)
+
+
+def route(network: Network, demand: Demand, bound: int, effort: Effort, *, needed: bool = True) -> SearchResult | None:
+    """The fastest schedule found for a demand of chunks with one receiver each; a run that meets `bound` ends it.
+
+    Where none is `needed`, there is none if the budget, or the `_PATIENCE` of one, ends before the first run.
+    """
+    if not needed and seconds_of(network, demand) > (_PATIENCE if effort.budget is None else effort.budget):
+        return None
     sides = {False: Side(network, demand)}
     if not len(sides[False].chunk):
         return SearchResult(0, NOTHING, 0, Search(seed=effort.seed, policy="", rounds=0))
     offered = policies(network, demand)
     if effort.budget is not None:
-        # The quickest run comes first, because no limit stops the first run.
-        offered.insert(0, replace(offered[0], passes=1))
+        # The quickest run comes first. Where a schedule is needed, no limit stops it.
+        offered.insert(0, replace(offered[0], passes=0 if needed else 1))
     if any(p.backward for p in offered):
         sides[True] = Side(network.reversed, replace(demand, origin=demand.targets, receivers=demand.origin))
     size = max(len(sides[False].chunk) * sides[False].hops, 1)
@@ -230,14 +240,14 @@ def route(network: Network, demand: Demand, bound: int, effort: Effort) -> Searc
     def run(policy: RoutePolicy, seed: int, limit: int, stop: np.ndarray, start: BestRun | None):
         side = sides[policy.backward]
         if start is None:
-            return side.run(policy, seed, limit, stop if limit < NEVER else None)
+            return side.run(policy, seed, limit, stop if policy.passes else None)
         repairs = min(max(_REPAIR // (len(side.chunk) + 50 * side.hops), 20), 4000)
         return side.packer.run(seed, rows=start.result, repairs=repairs, bound=bound, stop=stop)
 
     tried = min(len(offered), rounds - rounds // 4)
     best = compete(in_turn(offered, tried), run, bound, replace(effort, rounds=rounds))
     if best is None:
-        raise InternalError("the first run of a search was stopped")
+        return None
     columns = sides[best.policy.backward].columns(best.result)
     transfers = copied(columns)
     if best.policy.backward:
