@@ -78,7 +78,7 @@ class Messages:
         delay = timing.delay[-1] + 1
         ahead, delay, end, tail = distances_to(timing, delay), delay[out], timing.dst[out], timing.src[out]
         onward = np.empty((n, n), dtype=np.int32)
-        for goal in np.unique(self.receiver[rows]).tolist():
+        for goal in np.flatnonzero(np.bincount(self.receiver[rows])).tolist():
             cost = delay + ahead[goal, end]
             ties = np.cumsum(cost == np.minimum.reduceat(cost, ptr[:-1])[tail])
             before = np.append(0, ties)[ptr]

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrasim_py.core.errors import InternalError
 from astrasim_py.core.rows import numbered
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import components
@@ -205,17 +204,13 @@ def best_pattern(made: Patterns, bound: Bound, enough: int, effort: Effort) -> S
     found = compete(in_turn(offered, tried), run, enough, replace(effort, rounds=tried))
     if found is None:
         return None
-    return posted(made.queues, found.result, search_of(found, effort, str(found.policy), 0), bound)
+    return posted(made.queues, found.time, found.result, search_of(found, effort, str(found.policy), 0), bound)
 
 
-def posted(queues: Queues, rows: tuple, search: Search, bound: Bound) -> Schedule:
-    """The schedule of (arc, chunk, reduces, start)."""
+def posted(queues: Queues, time: int, rows: tuple, search: Search, bound: Bound) -> Schedule:
+    """The schedule of executed transfers (arc, chunk, reduces, start), which takes `time` ps."""
     order = np.argsort(rows[3], kind="stable")
     arc, chunk, reduces, start = (column[order] for column in rows)
-    course = queues.course_until(arc, chunk, reduces, start, holds=False)
-    if course is None:
-        raise InternalError("the transfers of a schedule wait for each other")
-    time = int(course.arrival.max(initial=0))
     return Schedule.of(queues.network, queues.demand, (arc, chunk, start, reduces), time, search, bound)
 
 
@@ -225,4 +220,4 @@ def in_queues(queues: Queues, schedule: Schedule, stop: np.ndarray = GO) -> Sche
     if found is None:
         return schedule
     how = replace(schedule.search, policy=f"{schedule.search.policy}, in queues")
-    return posted(queues, found[1], how, Bound(schedule.bound, schedule.bound_kind))
+    return posted(queues, *found, how, Bound(schedule.bound, schedule.bound_kind))
