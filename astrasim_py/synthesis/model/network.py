@@ -212,7 +212,7 @@ def _find_arcs(topology: Topology, members: np.ndarray, relays: bool) -> tuple[n
         problem = f"{n} ranks behind switches or relays are more than {MAX_PAIRED_RANKS}"
         raise TopologyError(topology.name, problem, "synthesize for a smaller group")
     else:
-        pairs = np.flatnonzero(~np.eye(n, dtype=bool))
+        pairs = _pairs(topology, rank_of, n, relays)
     source, target = np.divmod(pairs, n)
     ptr, path = topology.routes(members[source], members[target])
     lengths = np.diff(ptr)
@@ -225,6 +225,28 @@ def _find_arcs(topology: Topology, members: np.ndarray, relays: bool) -> tuple[n
     source, target = source[good], target[good]
     _check_connected(source, target, members, relays)
     return source, target, pointers(lengths[good]), path[np.repeat(good, lengths)]
+
+
+def _pairs(topology: Topology, rank_of: np.ndarray, n: int, relays: bool) -> np.ndarray:
+    """Pairs a * n + b of ranks that a link joins, or vertices that routes may pass: no others can have an arc."""
+    src, dst = topology.src, topology.dst
+    passed = (rank_of < 0) & (relays | (np.arange(topology.vertices) >= topology.npus))
+    between = passed[src] & passed[dst]
+    label, before = np.arange(topology.vertices), np.empty(0)
+    while not np.array_equal(label, before):
+        before = label.copy()
+        for tail, head in ((src, dst), (dst, src)):
+            np.minimum.at(label, head[between], label[tail[between]])
+    parts, label = np.unique(label, return_inverse=True)
+    leaves, enters = np.zeros((2, n, len(parts)), dtype=np.float32)
+    for ends, inner, rank in ((leaves, dst, rank_of[src]), (enters, src, rank_of[dst])):
+        some = (rank >= 0) & passed[inner]
+        ends[rank[some], label[inner[some]]] = 1
+    joined = leaves @ enters.T > 0
+    direct = (rank_of[src] >= 0) & (rank_of[dst] >= 0)
+    joined[rank_of[src[direct]], rank_of[dst[direct]]] = True
+    np.fill_diagonal(joined, False)
+    return np.flatnonzero(joined)
 
 
 def _check_connected(src: np.ndarray, dst: np.ndarray, members: np.ndarray, relays: bool) -> None:
