@@ -20,7 +20,8 @@ from astrasim_py.synthesis.model.schedule import as_schedule
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.portfolio import find_schedule
 from astrasim_py.synthesis.search.multi_start import Effort
-from astrasim_py.synthesis.search.routed import policies, route
+from astrasim_py.synthesis.search.routed import Side, policies, route
+from astrasim_py.synthesis.search.tree_packing_search import Packer
 from astrasim_py.topology import Topology, build
 
 SERIAL = CostModel(link_busy="latency+bytes")
@@ -51,6 +52,17 @@ def test_schedules_are_valid_and_above_every_bound(collective, seed):
     moved = np.unique(schedule.chunk)
     assert (moved == np.flatnonzero(demand.origin != demand.receivers)).all()
     assert not schedule.reduces.any()
+
+
+def test_paths_that_outgrow_their_rows_leave_calendars_as_large_as_they_were():
+    network = Network.of(build({"shape": "ring", "npus": 8, **LINK}))
+    side = Side(network, Demand.of("all_to_all", 8, 1, 8 * 65536))
+    packer = Packer(network, side.timing, side.packer.chunks, 1)
+    room = packer._room
+    time, rows = packer.run(1)
+    assert rows.length.max() > 1 and packer._room == room
+    wide = Packer(network, side.timing, side.packer.chunks, 8).run(1)
+    assert wide[0] == time
 
 
 def test_every_way_makes_valid_schedules():

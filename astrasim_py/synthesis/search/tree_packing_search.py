@@ -26,8 +26,8 @@ from astrasim_py.synthesis.model.schedule import Bound, Schedule, SearchResult, 
 from astrasim_py.synthesis.model.timing import Timing
 from astrasim_py.synthesis.search.multi_start import BestRun, Effort, compete, in_turn, search_of
 
-#: Failures of a run, returned negative.
-_FULL, _STUCK = np.int64(1), np.int64(2)
+#: Failures of a run, returned negative: calendars are full, there is no schedule, a path is longer than its row.
+_FULL, _STUCK, _LONG = np.int64(1), np.int64(2), np.int64(3)
 #: Steps after which a sum that cannot be whole never will be.
 _FURTHEST = np.int64(2**32)
 #: Chunks of trees that a repair takes out at most.
@@ -146,7 +146,7 @@ def _find_transfers(net, calendar, tree, chunks, options, rows, memory, c, anew,
             best, best_span = last, span
             first = np.int64(edges if chunks.sums else 0)
             if first + got > rows.arc.shape[1]:
-                return -_FULL
+                return -_LONG
             rows.length[c] = first + got
             for i in range(first):
                 rows.arc[c, i], rows.start[c, i] = memory.sums_arc[i], memory.sums_start[i]
@@ -296,9 +296,12 @@ class Packer:
             if took >= 0:
                 self._room = max(self._room, room)
                 return int(took), filled
-            if took != -_FULL:
+            if took == -_FULL:
+                room *= 2
+            elif took == -_LONG:
+                stride = max(stride + 1, min(2 * stride, network.ranks))
+            else:
                 return None
-            room, stride = 2 * room, max(stride, min(2 * stride, network.ranks))
 
 
 def _rows(count: int, stride: int) -> Rows:
