@@ -19,8 +19,6 @@ from astrasim_py.engine.simulation import simulate as run_plan
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.files import write_npz
 from astrasim_py.program.interchange import algorithm_traces
-from astrasim_py.system.call_sizes import beyond_links
-from astrasim_py.system.held_up import held_up
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.plan_notes import plan_notes, source_notes
 from astrasim_py.system.problem import Problem
@@ -207,7 +205,9 @@ def simulate(problem: Problem | Plan, *, engine: str = AUTO, level: str = "links
     notes.warnings += plan_notes(plan)
     notes.warn()
     records = run_plan(plan, engine=engine, level=level, fold=fold)
-    for note in (*beyond_links(plan, records), *held_up(plan, records)):
+    from astrasim_py.runs.hints import hints
+
+    for note in hints(plan, records):
         warnings.warn(note, stacklevel=2)
     return records
 

@@ -58,8 +58,18 @@ def synthesizer() -> None:
         solve(Request(topology=topology, npus=npus, collective=collective, size=12_000, **{"rounds": 4, **more}))
 
 
+def cuts() -> None:
+    """Flows of so many edges that they are compiled."""
+    import numpy as np
+
+    from astrasim_py.cuts.max_flow import FlowGraph
+
+    ends = np.arange(2**15) % 2
+    FlowGraph(2, ends, 1 - ends).least_cut(np.ones(2**15, dtype=np.int64), np.array([1, 0]), 1)
+
+
 def compile_all() -> None:
     """Every other worker begins at the other end; who meets a function that another compiles waits for it."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    for make in (engine, whole_engine, large_traces, synthesizer)[:: (1, -1)[number % 2]]:
+    for make in (engine, whole_engine, large_traces, cuts, synthesizer)[:: (1, -1)[number % 2]]:
         make()

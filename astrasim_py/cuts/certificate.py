@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
@@ -36,6 +37,36 @@ class Certificate:
         return f"{self.kind}: {self.text}: at most {_GBps(self.rate)}{', exact' * self.exact}"
 
 
+class GroupCuts:
+    """Cuts of a graph, each searched once, whatever the sizes of collectives."""
+
+    def __init__(self, graph: CapacityGraph) -> None:
+        self.graph = graph
+        self.every = np.ones(graph.ranks, dtype=np.int64)
+        self._spreading: dict[tuple[bytes, int], SpreadingCut] = {}
+        self._partitions: dict[int, list[Partition]] = {}
+
+    @cached_property
+    def reversed(self) -> "GroupCuts":
+        return GroupCuts(self.graph.reversed)
+
+    def spreading(self, weight: np.ndarray, stop: np.ndarray, sink: int = -1) -> SpreadingCut:
+        """The tightest cut before a rank, by default before any."""
+        key = weight.tobytes(), sink
+        if key not in self._spreading:
+            self._spreading[key] = spreading_cut(self.graph, weight, np.array([sink]) if sink >= 0 else None, stop)
+        return self._spreading[key]
+
+    def only(self, rank: int) -> np.ndarray:
+        """int64[n]: 1 of one rank."""
+        return (np.arange(self.graph.ranks) == rank).astype(np.int64)
+
+    def partitions(self, *cuts: SpreadingCut) -> list[Partition]:
+        if len(cuts) not in self._partitions:
+            self._partitions[len(cuts)] = partitions(self.graph, cuts)
+        return self._partitions[len(cuts)]
+
+
 def certificate(
     collective: str,
     size: int,
@@ -54,24 +85,37 @@ def certificate(
     linear program of an all_to_all; 0: it is not solved; None: no limit. `stop`: a signal after which the cuts tried so
     far count.
     """
-    if len(npus) < 2 or collective == "barrier" or not size:
+    if len(npus) < 2:
         return None
-    graph = CapacityGraph.of(topology, npus, relays=relays, links=links)
+    cuts = GroupCuts(CapacityGraph.of(topology, npus, relays=relays, links=links))
+    return certificate_of(cuts, collective, size, root, solver_s=solver_s, stop=stop)
+
+
+def certificate_of(
+    cuts: GroupCuts,
+    collective: str,
+    size: int,
+    root: int = 0,
+    *,
+    solver_s: float | None = 0.0,
+    stop: np.ndarray = _GO,
+) -> Certificate | None:
+    """The certificate of a collective among the members of a graph. Parameters as of `certificate`."""
+    n = cuts.graph.ranks
+    if n < 2 or collective == "barrier" or not size:
+        return None
     if promise_of(collective).reduces and collective != "all_reduce":
-        graph = graph.reversed
-    n = graph.ranks
-    every, alone = np.ones(n, dtype=np.int64), (np.arange(n) == root).astype(np.int64)
+        cuts = cuts.reversed
     shards = np.diff(np.arange(n + 1, dtype=object) * size // n).astype(np.int64)
     if collective in ("all_gather", "reduce_scatter"):
-        return _of_cut(spreading_cut(graph, every, stop=stop), shards)
+        return _of_cut(cuts.spreading(cuts.every, stop), shards)
     if collective in ("broadcast", "reduce"):
-        return _of_cut(spreading_cut(graph, alone, stop=stop), alone * size)
+        return _of_cut(cuts.spreading(cuts.only(root), stop), cuts.only(root) * size)
     if collective in ("gather", "scatter"):
-        cut = spreading_cut(graph if collective == "gather" else graph.reversed, every, np.array([root]), stop)
-        return _of_cut(cut, shards)
+        return _of_cut((cuts if collective == "gather" else cuts.reversed).spreading(cuts.every, stop, root), shards)
     if collective == "all_reduce":
-        return _of_all_reduce(graph, size, stop)
-    return _of_all_to_all(graph, size, solver_s, stop)
+        return _of_all_reduce(cuts, size, stop)
+    return _of_all_to_all(cuts, size, solver_s, stop)
 
 
 def _of_cut(cut: SpreadingCut, nbytes: np.ndarray) -> Certificate:
@@ -83,22 +127,22 @@ def _of_cut(cut: SpreadingCut, nbytes: np.ndarray) -> Certificate:
     )
 
 
-def _of_all_reduce(graph: CapacityGraph, size: int, stop: np.ndarray) -> Certificate:
-    every, first = np.ones(graph.ranks, dtype=np.int64), (np.arange(graph.ranks) == 0).astype(np.int64)
+def _of_all_reduce(cuts: GroupCuts, size: int, stop: np.ndarray) -> Certificate:
+    graph, both = cuts.graph, (cuts, cuts.reversed)
     # A cut that leaves some rank out lies between the first rank and another one, in one direction.
-    halves = [spreading_cut(each, every, stop=stop) for each in (graph, graph.reversed)]
-    found = []
-    for each in (graph, graph.reversed):
-        cut = spreading_cut(each, first, stop=stop)
-        sides = f"{_named(graph, cut.members)} and the others, one way, {_crossing(graph, cut.crossing)}"
-        found.append((cut.time_ps(first * size), cut.share, "cut", sides))
-    for partition in partitions(graph, tuple(halves)):
-        rate = _rate_of(partition)
-        text = f"{partition.count} parts ({_parts(partition)}), {_crossing(graph, partition.entering)} into them"
-        found.append((partition.all_reduce_ps(size), rate, "partition", text))
-    time, rate, kind, text = max(found, key=lambda entry: (entry[0], -entry[1]))
+    halves = [side.spreading(side.every, stop) for side in both]
     # Reachable: a reduce_scatter, then an all_gather.
     reached = 1 / (1 / halves[0].rate + 1 / halves[1].rate)
+    bounds = []
+    for partition in cuts.partitions(*halves):
+        text = f"{partition.count} parts ({_parts(partition)}), {_crossing(graph, partition.entering)} into them"
+        bounds.append((partition.all_reduce_ps(size), _rate_of(partition), "partition", text))
+    if all(rate > reached for _, rate, *_ in bounds):
+        for side in both:
+            cut = side.spreading(side.only(0), stop)
+            sides = f"{_named(graph, cut.members)} and the others, one way, {_crossing(graph, cut.crossing)}"
+            bounds.append((cut.time_ps(side.only(0) * size), cut.share, "cut", sides))
+    time, rate, kind, text = max(bounds, key=lambda entry: (entry[0], -entry[1]))
     exact = rate == reached and all(half.exact for half in halves)
     return Certificate(time_ps=time, rate=rate, kind=kind, exact=exact, text=text)
 
@@ -111,12 +155,12 @@ def _rate_of(partition: Partition) -> Fraction:
     return min(rates) * graph.unit
 
 
-def _of_all_to_all(graph: CapacityGraph, size: int, solver_s: float | None, stop: np.ndarray) -> Certificate:
+def _of_all_to_all(cuts: GroupCuts, size: int, solver_s: float | None, stop: np.ndarray) -> Certificate:
     from astrasim_py.cuts.concurrent_flow import concurrent_weights, weighted_distances
 
-    n, best = graph.ranks, None
+    graph, n, best = cuts.graph, cuts.graph.ranks, None
     low = size // n
-    for partition in partitions(graph, (spreading_cut(graph, np.ones(n, dtype=np.int64), stop=stop),)):
+    for partition in cuts.partitions(cuts.spreading(cuts.every, stop)):
         for inside in partition.cuts():
             ranks = np.flatnonzero(inside[graph.members])
             pairs = len(ranks) * (n - len(ranks))

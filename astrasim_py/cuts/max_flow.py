@@ -1,10 +1,11 @@
 """Maximum flows in whole numbers (Dinic, Soviet Math. Doklady 1970), compiled."""
 
 from collections import namedtuple
+from types import FunctionType
 
 import numpy as np
 
-from astrasim_py.core.jit import kernel, lean
+from astrasim_py.core.jit import Function, kernel, lean
 
 #: A flow network and the memory of a flow. Edge e runs to `to[e]` with `rest[e]` to spare, and e ^ 1 back; the edges of
 #: a vertex are ``first[v]``, ``after[first[v]]``, …, -1. `level`: edges from the source, or -1. `at`, `path`, `queue`:
@@ -13,6 +14,8 @@ FlowNetwork = namedtuple("FlowNetwork", "first after to rest level at path queue
 
 #: Beyond every capacity; sums of a few still fit.
 ENDLESS = 2**60
+#: Edges of all flows of a graph from which they are compiled: before, Python is done sooner than numba is loaded.
+_COMPILED = 2**15
 
 
 def flow_network(vertices: int, edges: int) -> FlowNetwork:
@@ -120,6 +123,15 @@ def _least_cut(net, tail, head, capacity, supply, sink, wanted, inside):
     return flow
 
 
+def _interpreted(function: Function) -> FunctionType:
+    """A function of this module in Python, with all that it calls."""
+    scope = dict(globals())
+    for name, value in globals().items():
+        if isinstance(value, Function):
+            scope[name] = FunctionType(value.py_func.__code__, scope)
+    return scope[function.__name__]
+
+
 class FlowGraph:
     """A directed graph: int64[edges] tails and heads, of so many vertices."""
 
@@ -127,6 +139,7 @@ class FlowGraph:
         self.vertices = vertices
         self.tail, self.head = (np.ascontiguousarray(each, dtype=np.int64) for each in (tail, head))
         self._net = flow_network(vertices + 1, len(tail) + vertices)
+        self._edges = 0
 
     def least_cut(self, capacity: np.ndarray, supply: np.ndarray, sink: int) -> np.ndarray | None:
         """The near side, bool[vertices], of a least cut between the supplies of vertices and a sink, if not all of them
@@ -135,6 +148,15 @@ class FlowGraph:
         `capacity`: int64[edges]. `supply`: int64[vertices], 0 at the sink. Sums must stay below 2^62.
         """
         wanted, inside = int(supply.sum()), np.zeros(self.vertices, dtype=bool)
-        capacity, supply = (np.ascontiguousarray(each, dtype=np.int64) for each in (capacity, supply))
-        flow = _least_cut(self._net, self.tail, self.head, capacity, supply, sink, wanted, inside)
+        columns = [np.ascontiguousarray(each, dtype=np.int64) for each in (self.tail, self.head, capacity, supply)]
+        self._edges += len(self.tail)
+        if self._edges < _COMPILED:
+            net, near = FlowNetwork(*(column.tolist() for column in self._net)), inside.tolist()
+            flow = _least_cut_in_python(net, *(column.tolist() for column in columns), sink, wanted, near)
+            inside[:] = near
+        else:
+            flow = _least_cut(self._net, *columns, sink, wanted, inside)
         return None if int(flow) == wanted else inside
+
+
+_least_cut_in_python = _interpreted(_least_cut)

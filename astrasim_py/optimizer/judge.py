@@ -13,7 +13,7 @@ from astrasim_py.optimizer.choices import KeyChoice
 from astrasim_py.optimizer.placed import PlacementChoice
 from astrasim_py.optimizer.space import Candidate, Space
 from astrasim_py.program.selection import AlgorithmTable, Case, FromFunction
-from astrasim_py.system.bound import bound_parts
+from astrasim_py.system.bound import proven_bound
 from astrasim_py.system.machine_models import Limits
 from astrasim_py.system.plan import Plan
 from astrasim_py.system.problem import Job, Problem
@@ -142,9 +142,7 @@ class Judge:
         pairs = zip(self.space.choices, candidate, strict=True)
         key = digest([value for choice, value in pairs if isinstance(choice, KeyChoice | PlacementChoice)])
         if key not in self._bounds:
-            parts = bound_parts(plan_for(self.space.problem(candidate)))
-            bound = Bound(None, "") if parts is None else Bound(*max((ps, of) for of, ps in parts.items()))
-            self._bounds[key] = bound
+            self._bounds[key] = Bound(*proven_bound(plan_for(self.space.problem(candidate))))
         return self._bounds[key]
 
     def alone(self, choice: AlgorithmChoice, number: int, value: object, most: int) -> tuple[int, int]:

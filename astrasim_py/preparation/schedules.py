@@ -29,7 +29,7 @@ from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import Request, SynthesisResult, solve
 from astrasim_py.system.compatible import NIC, SYNTHESIS, exclusions
 from astrasim_py.system.machine_models import NetworkModel, NicModel
-from astrasim_py.verification.bounds import lower_bound_ps
+from astrasim_py.verification.bounds import CallBounds
 
 #: Parts of the package that decide a schedule and its algorithm: all that the synthesizer imports.
 DECIDING = ("builders", "chakra", "collectives", "core", "cuts", "program", "synthesis", "topology")
@@ -163,8 +163,8 @@ def facts_of(result: SynthesisResult) -> dict[str, Any]:
 def facts_in_network(facts: dict[str, Any], request: Request, better: tuple[Algorithm, int] | None) -> dict[str, Any]:
     """The facts of a synthesized algorithm where switches may reduce, or of an algorithm in the network with its time
     that is taken in its place."""
-    root, size = request.root or 0, request.size
-    bound = lower_bound_ps(request.collective, size, request.topology, request.npus, root, switches=True)
+    bounds, root = CallBounds(request.topology), request.root or 0
+    bound, _ = bounds.of(request.collective, request.size, request.npus, root, switches=True)
     time, facts_of_better = round(facts["time_ns"] * 1000), {}
     if better is not None:
         algorithm, time = better

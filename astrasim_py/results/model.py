@@ -155,6 +155,7 @@ class Row(SweptRecord):
     network_model: Annotated[str | None, About("network model")] = None
     time_ns: Annotated[Number, About("makespan; like all `*_ns` an exact decimal to 0.001", "ns")] = None
     bound_ns: Annotated[Number, About("lower bound, where one [applies](semantics.md#measures)", "ns")] = None
+    bound_by: Annotated[str | None, About("what [proves](semantics.md#measures) the lower bound")] = None
     efficiency: Annotated[Number, About("lower bound over time: 1 is perfect")] = None
     algbw_GBps: Annotated[Number, About("size over time, where the point is one collective", "GB/s")] = None
     busbw_GBps: Annotated[

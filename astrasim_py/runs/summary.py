@@ -20,7 +20,7 @@ from astrasim_py.results.collectives import bandwidth_GBps, bounded, collective_
 from astrasim_py.results.csv_io import csv_chunks
 from astrasim_py.results.model import Breakdown, CalledAlgorithm, LinkEventRow, Row, Summary, WaitingRow
 from astrasim_py.results.values import ns_number, rounded
-from astrasim_py.system.bound import problem_bound
+from astrasim_py.system.bound import proven_bound
 from astrasim_py.system.compatible import CLOSED_FORM, exclusions
 from astrasim_py.system.plan import Instance, Plan
 from astrasim_py.system.programs import COLLECTIVE, INSTANT
@@ -90,12 +90,13 @@ def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] =
         row = replace(row, algorithm=instance.algorithm_name or None, size_bytes=instance.size)
     formula, defects = None, []
     if finished:
-        bound = problem_bound(plan)
+        bound, bound_by = proven_bound(plan)
         defects = list(_wrong_bounds(bound, records))
         exposed = ns_number(int(records.exposed_comm.max(initial=0))) if timed else None
         least, share = bounded(bound, records.makespan)
         time = ns_number(records.makespan)
         row = replace(row, time_ns=time, bound_ns=least, efficiency=share, exposed_comm_ns=exposed)
+        row = replace(row, bound_by=None if least is None else bound_by)
         if instance is not None and instance.size and records.collective["bound"][0] != NO_RATE:
             duration = int(records.collective["end"][0] - records.collective["start"][0])
             row = replace(row, algbw_GBps=bandwidth_GBps(instance.size, duration))

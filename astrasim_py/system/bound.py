@@ -36,8 +36,8 @@ def at_best(problem: Problem) -> Topology:
     return lower_costs.at_best(problem, profile)
 
 
-def problem_bound(plan: Plan) -> int | None:
-    """Lower bound of the makespan, ps; None where no bound applies.
+def proven_bound(plan: Plan) -> tuple[int | None, str]:
+    """Lower bound of the makespan, ps, and what proves it; None where no bound applies.
 
     The greatest of: the longest path through the workload; the bounds of single collectives; the bytes of an NPU's
     links, and of all links, over their rates; the compute of a rank over its slots. On the path a member leaves a
@@ -47,11 +47,11 @@ def problem_bound(plan: Plan) -> int | None:
     begin on some members while another still ends on others. A path of more than `MAX_PATH_NODES` nodes is left out.
     """
     parts = bound_parts(plan)
-    return None if parts is None else max(parts.values())
+    return (None, "") if parts is None else max(((ps, of) for of, ps in parts.items()), key=lambda part: part[0])
 
 
 def bound_parts(plan: Plan) -> dict[str, int] | None:
-    """The lower bounds of which `problem_bound` is the greatest, ps, by what each is of; None where none applies."""
+    """The lower bounds of which `proven_bound` is the greatest, ps, by what each is of; None where none applies."""
     problem = plan.problem
     if not problem.bounds_hold or any(i.bound < 0 for i in plan.instances.values):
         return None
@@ -60,7 +60,8 @@ def bound_parts(plan: Plan) -> dict[str, int] | None:
     parts = dict([_compute(plan)])
     single = max(plan.instances.values, key=lambda instance: instance.bound, default=None)
     if single is not None:
-        parts[f"{single.type} of {format_size(single.size)} in group {single.group or 'of all'}"] = single.bound
+        of = f"{single.type} of {format_size(single.size)} in group {single.group or 'of all'}"
+        parts[f"{of}: {single.bound_by}" if single.bound_by else of] = single.bound
     parts["bytes on links"] = _links(plan, capacities)
     if plan.p2p and sum(map(len, plan.workload.shared[:walked])) <= MAX_PATH_NODES:
         path = _LongestPath(plan, capacities, [*islice(plan.workload, walked)])

@@ -1,19 +1,15 @@
 """Whether the messages of a call are those of its size: algorithms of fixed sizes, programs for a range of sizes."""
 
 from collections.abc import Iterator
-from fractions import Fraction
-
-import numpy as np
 
 from astrasim_py.collectives.collective import CUSTOM
 from astrasim_py.core.choices import SWITCH
-from astrasim_py.core.records import Records
-from astrasim_py.core.units import format_size, format_time, number_of
+from astrasim_py.core.units import format_size, number_of
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.plan import CollectiveCall, Instance, Plan
 from astrasim_py.system.programs import SEND
 from astrasim_py.system.semantics import Semantics
-from astrasim_py.verification.bounds import Capacities, demand, lower_bound_ps, may_reduce
+from astrasim_py.verification.bounds import demand
 
 
 def size_doubt(instance: Instance, semantics: Semantics) -> str:
@@ -70,43 +66,6 @@ def size_notes(plan: Plan) -> list[str]:
         return f" (and {number_of(calls - 1, 'more call')})" if calls > 1 else ""
 
     return [f"{name}: {texts[0]}{more(len(texts))}; {remedy}" for (name, remedy), texts in texts_of.items()]
-
-
-def beyond_links(plan: Plan, records: Records) -> list[str]:
-    """The call that is farthest beyond what links can carry, under a model that does not make messages share them.
-
-    This is a property of the model, and no mistake: a hint.
-    """
-    network, topology = plan.problem.network, plan.problem.topology
-    if network.contention or not topology.links or records.outcome.status != "done":
-        return []
-    best = topology
-    if topology.events:
-        from astrasim_py.topology.link_states import best_of_events
-
-        best = best_of_events(topology)
-    capacities, table = Capacities(best), records.collective
-    took = np.full(len(plan.instances.values), np.iinfo(np.int64).max)
-    number = plan.instances.which[table["instance"]]  # a folded run has some of them
-    np.minimum.at(took, number, table["end"] - table["start"])
-    worst: tuple[Fraction, str] = Fraction(1), ""
-    for duration, instance in zip(took.tolist(), plan.instances.values, strict=True):
-        if instance.type == CUSTOM or not instance.algorithms or duration <= 0:
-            continue
-        npus = tuple(plan.npu_of[rank] for rank in instance.members)
-        switches = may_reduce(topology) or any(each.actors for each in instance.algorithms)
-        least = lower_bound_ps(
-            instance.type, instance.size, capacities.topology, npus, instance.root,
-            capacities=capacities, switches=switches,
-        )  # fmt: skip
-        call = f"{instance.type} of {format_size(instance.size)} takes {format_time(duration)}"
-        call += f", and links that are shared need {format_time(least)} or more"
-        if least > duration:
-            worst = max(worst, (Fraction(least, duration), call))
-    if not worst[1]:
-        return []
-    remedy = "write network: {model: fluid}, under which messages share links"
-    return [f"{network.model}: {worst[1]}: its bandwidth is beyond what they carry; {remedy}"]
 
 
 def _notes(instance: Instance, algorithm: Algorithm, semantics: Semantics) -> Iterator[tuple[str, str]]:

@@ -27,8 +27,7 @@ from astrasim_py.system.programs import Connections, Programs, TileGates
 from astrasim_py.system.rank_programs import RankPrograms
 from astrasim_py.system.repeated import Repeated
 from astrasim_py.system.routes import Traffic
-from astrasim_py.topology.model import Topology
-from astrasim_py.verification.bounds import lower_bound_ps, may_reduce
+from astrasim_py.verification.bounds import CallBounds, may_reduce
 
 if TYPE_CHECKING:
     from astrasim_py.dialects.library.lower_costs import LibraryCosts
@@ -173,6 +172,7 @@ class _Lowering:
                 refuse(PROFILE, {BY_DIMENSION: True})
             chunks = tuple(self.chunk(number, phases, request) for phases in planned)
         algorithms = tuple(dict.fromkeys(c.algorithm for c in self.calls[begin:] if c.algorithm is not None))
+        bound, bound_by = self.bound(request, algorithms, npus, planned=only_call is None)
         return Instance(
             job=number,
             group=request.group,
@@ -180,7 +180,8 @@ class _Lowering:
             size=request.full,
             root=request.root,
             members=_in_all_jobs(request.members, first),
-            bound=self.bound(request, algorithms, npus, planned=only_call is None),
+            bound=bound,
+            bound_by=bound_by,
             only_call=only_call,
             chunks=chunks,
             algorithms=algorithms,
@@ -347,21 +348,21 @@ class _Lowering:
 
     def bound(
         self, request: CollectiveRequest, algorithms: Sequence[Algorithm], npus: tuple[int, ...], *, planned: bool
-    ) -> int:
-        """Lower bound of a collective call, ps; -1 where none applies, or none is wanted."""
+    ) -> tuple[int, str]:
+        """Lower bound of a collective call, ps, and what proves it; -1 where none applies, or none is wanted."""
         if not self.bounds:
-            return -1
+            return -1, ""
         if request.type == CUSTOM:
             if len(algorithms) != 1 or algorithms[0].contract is None:
-                return -1
+                return -1, ""
             contract_bound = load("astrasim_py.verification.contract_bounds:contract_bound_ps")
-            return int(contract_bound(algorithms[0], request.full, self.best, npus))
+            return int(contract_bound(algorithms[0], request.full, self.call_bounds.topology, npus)), "its contract"
         if not algorithms:
-            return 0 if len(npus) < 2 else -1  # a planner that lets its members do nothing
+            return (0 if len(npus) < 2 else -1), ""  # a planner that lets its members do nothing
         # The bound holds for the standard contract only. Absolute sizes may belong to another call, unless a planner
         # gives them for this one.
         if any(not (a.scales or planned) or a.verdict is not True or a.contract is not None for a in algorithms):
-            return -1
+            return -1, ""
         switches = may_reduce(self.problem.topology, algorithms)
         return self.lower_bound(request.type, request.full, request.root, self.alike(npus), switches)
 
@@ -386,15 +387,18 @@ class _Lowering:
         kinds = np.stack([topology.in_node, topology.bandwidth_class, topology.latency_ps])
         return np.unique(kinds, axis=1).shape[1] == len(np.unique(topology.in_node)) and not topology.routing.ecmp
 
-    def _lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...], switches: bool) -> int:
-        least = lower_bound_ps(kind, size, self.best, npus, root, switches=switches)
-        topology = self.problem.topology
-        if switches or self.problem.network.profile is not None or not 1 < len(npus) < topology.npus:
-            return least
+    def _lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...], switches: bool) -> tuple[int, str]:
+        bounds, part = self.call_bounds, 1 < len(npus) < self.problem.topology.npus
+        if switches or self.problem.network.profile is not None or not part:
+            return bounds.of(kind, size, npus, root, switches=switches)
         from astrasim_py.verification.routed_bounds import routed_bound_ps
 
         rates = self.routed_rates(npus)
-        return least if rates is None else max(least, routed_bound_ps(kind, size, rates, root))
+        if rates is None:
+            return bounds.of(kind, size, npus, root, switches=False)
+        least = bounds.of(kind, size, npus, root, switches=False, links=rates.links)
+        routed = routed_bound_ps(kind, size, rates, root)
+        return least if least[0] >= routed else (routed, "links of the routes between members")
 
     def _routed_rates(self, npus: tuple[int, ...]) -> "RoutedRates | None":
         from astrasim_py.verification.routed_bounds import routed_rates
@@ -402,9 +406,8 @@ class _Lowering:
         return routed_rates(self.problem.topology, npus)
 
     @cached_property
-    def best(self) -> Topology:
-        """The topology for lower bounds."""
-        return at_best(self.problem)
+    def call_bounds(self) -> CallBounds:
+        return CallBounds(at_best(self.problem))
 
 
 def _ill_planned(request: CollectiveRequest, problem: str) -> AlgorithmError:

@@ -113,6 +113,7 @@ class Instance:
     root: int
     members: tuple[int, ...]  # ranks, in the order of the group
     bound: int  # ps, -1 where none applies
+    bound_by: str  # what proves it
     only_call: CollectiveCall | None  # None where a planner has cut it into chunks
     chunks: tuple[Chunk, ...] = ()
     algorithms: tuple[Algorithm, ...] = ()  # that carry it out, in order of appearance

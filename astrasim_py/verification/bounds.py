@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,6 +13,9 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.topology.model import Topology
+
+if TYPE_CHECKING:
+    from astrasim_py.verification.certified import CertifiedBounds
 
 #: Sources from which latencies are computed; a maximum over fewer pairs is still a lower bound.
 _SOURCES = 8
@@ -333,44 +338,74 @@ def member_times(
     return tables[0], tables[1]
 
 
-def lower_bound_ps(
-    collective: str,
-    size: int,
-    topology: Topology,
-    npus: Sequence[int],
-    root: int = 0,
-    *,
-    capacities: Capacities | None = None,
-    switches: bool | None = None,
-) -> int:
-    """A time that no algorithm can beat, in models with contention, from the first send to the last delivery.
+class CallBounds:
+    """Lower bounds of collectives on a topology."""
 
-    The greatest of: what must enter and leave every NPU over the rate of its links (plus the latency of the last
-    hop); what all members together must receive over all their links; what must cross some cuts (every half of a
-    dimension, every block of inner dimensions, half of the NPUs); the longest of the shortest latencies between members
-    whose data must reach each other.
+    def __init__(self, topology: Topology) -> None:
+        self.topology, self.capacities = topology, Capacities(topology)
 
-    `size`: full buffer, bytes. `npus`: the members' NPUs, in the order of the group. `root`: position in the group.
-    `capacities`: of this topology, when already made. `switches`: whether switches may reduce; by default where the
-    topology says so. Returns ps, rounded down.
+    def of(
+        self,
+        collective: str,
+        size: int,
+        npus: Sequence[int],
+        root: int = 0,
+        *,
+        switches: bool,
+        links: np.ndarray | None = None,
+    ) -> tuple[int, str]:
+        """A time that no algorithm can beat, in models with contention, from the first send to the last delivery, and
+        what proves it.
+
+        `size`: full buffer, bytes. `npus`: the members' NPUs, in the order of the group. `root`: position in the group.
+        `switches`: whether switches may reduce. `links`: of all messages between members, where these have one route.
+        Returns ps, rounded down.
+        """
+        if len(npus) < 2:
+            return 0, ""
+        parts = quick_bounds(collective, size, self.capacities, npus, root, switches=switches)
+        bounds = [(ps, of) for of, ps in parts.items()]
+        if not switches and not self.as_quick(npus):
+            certificate = self._certified.certificate(collective, size, npus, root, links)
+            bounds = bounds if certificate is None else [(certificate.time_ps, str(certificate)), *bounds]
+        return max(bounds, key=lambda bound: bound[0])
+
+    def as_quick(self, npus: Sequence[int]) -> bool:
+        """Whether no cut is tighter than the quick ones: all of a whole shape takes part, and all links are alike."""
+        topology = self.topology
+        whole = topology.dims and topology.renumbered is None and len(npus) == topology.npus
+        return bool(whole) and len(topology.bandwidths) == 1
+
+    @cached_property
+    def _certified(self) -> "CertifiedBounds":
+        from astrasim_py.verification.certified import CertifiedBounds
+
+        return CertifiedBounds(self.topology)
+
+
+def quick_bounds(
+    collective: str, size: int, capacities: Capacities, npus: Sequence[int], root: int, *, switches: bool
+) -> dict[str, int]:
+    """Times that no algorithm can beat, ps, by what they are of: what must enter and leave every NPU over the rate of
+    its links (plus the latency of the last hop); what all members together must receive over all their links; what must
+    cross some cuts (every half of a dimension, every block of inner dimensions, half of the NPUs); the longest of the
+    shortest latencies between members whose data must reach each other. Parameters as of `CallBounds.of`.
     """
     n = len(npus)
-    if n < 2:
-        return 0
-    capacities = capacities or Capacities(topology)
     into, out = member_times(collective, size, capacities, npus, root)
-    best = max(max(into), max(out))
-    need = demand(collective, size, n, may_reduce(topology) if switches is None else switches)
+    parts = {"links of one NPU": max(max(into), max(out))}
+    need = demand(collective, size, n, switches)
     members = np.asarray(npus, dtype=np.int64)
     if need.total:
         nearest = min(
             capacities.near_in[kind] for kind in np.flatnonzero(np.bincount(capacities.kind[members])).tolist()
         )
-        best = max(best, nearest + time_at_ps(need.total, capacities.rate_in(members)))
+        parts["links of all NPUs"] = nearest + time_at_ps(need.total, capacities.rate_in(members))
+    across = 0
     for inside, rate_out, rate_in in capacities.cuts:
         count = int(inside[members].sum())
         over, back = cut_demand(collective, size, n, count, bool(inside[npus[root]]))
-        best = max(best, time_at_ps(over, rate_out), time_at_ps(back, rate_in))
+        across = max(across, time_at_ps(over, rate_out), time_at_ps(back, rate_in))
     spread = list(npus) if n <= _SOURCES else [npus[i * n // _SOURCES] for i in range(_SOURCES)]
     if promise_of(collective).from_root:
         latency = capacities.latency([npus[root]], npus)
@@ -378,4 +413,4 @@ def lower_bound_ps(
         latency = max(capacities.latency([v], [npus[root]]) for v in spread)
     else:
         latency = capacities.latency(spread, npus)
-    return max(best, latency)
+    return parts | {"links between halves or blocks": across, "latency of the longest shortest path": latency}

@@ -13,10 +13,13 @@ from astrasim_py.verification.bounds import demand, time_at_ps
 _MOST = 129
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RoutedRates:
-    """What carries the messages between the members of a group, where each pair has one route: rates, bytes per second,
-    of the links by which they enter and leave each member, and the least latency of these."""
+    """What carries the messages between the members of a group, where each pair has one route: the links (int32,
+    ascending), rates, bytes per second, of those by which they enter and leave each member, and the least latency of
+    these."""
+
+    links: np.ndarray
 
     into: tuple[Fraction, ...]
     out: tuple[Fraction, ...]
@@ -43,13 +46,13 @@ def routed_rates(topology: Topology, npus: Sequence[int]) -> RoutedRates | None:
         rates = (sum((k * b for k, b in zip(row, topology.bandwidths, strict=True)), Fraction(0)) for row in counts)
         sides.append((tuple(rates), int(topology.latency_ps[ends].min())))
     (into, latency_in), (out, latency_out) = sides
-    return RoutedRates(into, out, latency_in, latency_out)
+    return RoutedRates(np.unique(links), into, out, latency_in, latency_out)
 
 
 def routed_bound_ps(collective: str, size: int, rates: RoutedRates, root: int = 0) -> int:
     """A time that no algorithm can beat whose messages go from member to member by their routes: what must enter and
     leave each of them, and what all must receive, over the links that these routes take. Parameters as of
-    `lower_bound_ps`; returns ps, rounded down.
+    `CallBounds.of`; returns ps, rounded down.
 
     A group whose members are on different nodes reaches each of them by one NIC, whatever else its node has.
     """

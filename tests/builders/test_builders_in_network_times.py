@@ -5,12 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from worlds.bounds import lower_bound_ps
 
 import astrasim_py as ap
 from astrasim_py.builders.registry import build
 from astrasim_py.builders.switch_trees import capable_tree
 from astrasim_py.core.units import PS_PER_S
-from astrasim_py.verification.bounds import lower_bound_ps
 
 RATE, ALPHA = 50 * 10**9, 500_000
 

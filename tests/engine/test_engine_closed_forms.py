@@ -6,6 +6,7 @@ import dataclasses
 from fractions import Fraction
 
 import pytest
+from worlds.bounds import lower_bound_ps
 
 from astrasim_py.builders.registry import build
 from astrasim_py.core.units import transfer_ps
@@ -14,7 +15,7 @@ from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
-from astrasim_py.verification.bounds import closed_form_ps, lower_bound_ps
+from astrasim_py.verification.bounds import closed_form_ps
 from astrasim_py.workload.items import Collective, Send
 from astrasim_py.workload.microbenchmarks import generate
 

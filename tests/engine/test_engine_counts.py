@@ -10,6 +10,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
+from worlds.bounds import lower_bound_ps
 
 from astrasim_py.builders.registry import BUILDERS, IN_NETWORK, build, options_of
 from astrasim_py.core.errors import AlgorithmError
@@ -19,7 +20,7 @@ from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import build as topology_of
-from astrasim_py.verification.bounds import CLOSED_FORMS, closed_form_ps, lower_bound_ps
+from astrasim_py.verification.bounds import CLOSED_FORMS, closed_form_ps
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 

@@ -9,13 +9,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from worlds import small_problems
+from worlds.bounds import problem_bound
 from worlds.flows import delivered, flows, oracle, random_messages
 
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.errors import FoldError, ScenarioError
 from astrasim_py.dialects.fluid.simpy import Fluid, fill
 from astrasim_py.engine.simulation import plan_for, simulate
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics

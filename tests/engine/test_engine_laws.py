@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from worlds import small_problems
+from worlds.bounds import problem_bound
 
 from astrasim_py.builders.registry import build
 from astrasim_py.core.choices import LEVELS
 from astrasim_py.engine.simulation import simulate
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import pytest
 from worlds import small_problems
+from worlds.bounds import problem_bound
 from worlds.flows import delivered, flows, oracle, random_messages
 
 from astrasim_py.chakra.schema import NodeType
@@ -16,7 +17,6 @@ from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.engine.stuck import explanation
 from astrasim_py.report.explain import explain
 from astrasim_py.runs.summary import edge_table
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.machine_models import Limits, NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology import build

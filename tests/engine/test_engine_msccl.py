@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle.replay import Replay
 from worlds import small_problems
+from worlds.bounds import problem_bound
 from worlds.programs import Blocks, slots_model, thread_blocks
 
 from astrasim_py.builders.registry import build
@@ -23,7 +24,6 @@ from astrasim_py.engine.stuck import explanation
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.steps import steps_of
 from astrasim_py.report.explain import explain
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import MscclModel, NetworkModel
 from astrasim_py.system.problem import Job, Problem

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from worlds import small_problems
+from worlds.bounds import problem_bound
 
 from astrasim_py.chakra.schema import CommType, NodeType
 from astrasim_py.collectives.collective import promise_of
@@ -16,7 +17,6 @@ from astrasim_py.preparation.prepare import estimate, prepare
 from astrasim_py.runs.summary import closed_form
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.machine_models import NetworkModel, NicModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from worlds import small_problems
+from worlds.bounds import problem_bound
 
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.choices import QUEUEING_MODELS
@@ -15,7 +16,6 @@ from astrasim_py.core.records import queue_pairs
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.report.explain import explain, explanation_text
 from astrasim_py.report.timeline import timeline
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics

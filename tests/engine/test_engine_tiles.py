@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from worlds.bounds import problem_bound
 from worlds.problems import world
 from worlds.tiles import in_tiles, with_nodes
 
@@ -20,7 +21,6 @@ from astrasim_py.core.records import Records
 from astrasim_py.engine.compare import differences
 from astrasim_py.engine.fold import run_folded
 from astrasim_py.engine.simulation import plan_for, simulate
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.workload.items import Barrier, Collective, Compute, Send
 from astrasim_py.workload.microbenchmarks import generate

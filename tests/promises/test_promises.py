@@ -222,8 +222,9 @@ def test_nothing_a_file_says_can_crash_hang_or_escape(tmp_path, monkeypatch, cap
 @pytest.mark.parametrize("number", range(4))
 def test_the_numbers_obey_the_laws(tmp_path, number):
     """Bytes are conserved, and nothing is faster than its bound or than the speed of a link."""
+    from worlds.bounds import problem_bound
+
     from astrasim_py.engine.simulation import simulate
-    from astrasim_py.system.bound import problem_bound
     from astrasim_py.system.lowering import make_plan
     from astrasim_py.system.programs import SEND
 

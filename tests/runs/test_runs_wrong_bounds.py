@@ -12,7 +12,7 @@ from astrasim_py.core.errors import EXIT_INTERNAL, InternalError
 from astrasim_py.results import stored_points
 from astrasim_py.runs import summary
 from astrasim_py.synthesis.model.schedule import share_of_bound
-from astrasim_py.system import lowering
+from astrasim_py.verification.bounds import CallBounds
 
 SCENARIO = """
 name: s
@@ -33,7 +33,7 @@ def scenario(tmp_path, monkeypatch):
 def test_a_wrong_bound_of_a_run_is_a_defect(scenario, monkeypatch, capsys) -> None:
     right = ap.run(scenario, out="right", jobs=1)
     assert right.exit_code == 0 and 0 < right.rows[0]["efficiency"] <= 1
-    monkeypatch.setattr(summary, "problem_bound", lambda plan: 10**9)
+    monkeypatch.setattr(summary, "proven_bound", lambda plan: (10**9, ""))
     assert main(["run", str(scenario), "--out", "wrong", "--jobs", "1"]) == EXIT_INTERNAL
     said = capsys.readouterr()
     line = "s: this is a defect of astrasim_py, please report it: the lower bound of the run is 1 ms, above its time of"
@@ -50,7 +50,7 @@ def test_a_wrong_bound_of_a_run_is_a_defect(scenario, monkeypatch, capsys) -> No
 
 
 def test_a_wrong_bound_of_a_collective_is_a_defect(scenario, monkeypatch) -> None:
-    monkeypatch.setattr(lowering, "lower_bound_ps", lambda *_, **__: 10**9)
+    monkeypatch.setattr(CallBounds, "of", lambda *_, **__: (10**9, ""))
     result = ap.run(scenario, out="wrong", jobs=1)
     assert result.exit_code == EXIT_INTERNAL
     assert result.failures[0].lines[0].endswith("such bounds are left out (and 2 more)")

@@ -8,6 +8,7 @@ from itertools import chain
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds.bounds import problem_bound
 
 from astrasim_py.cli.main import main
 from astrasim_py.core.errors import AstraError
@@ -17,7 +18,6 @@ from astrasim_py.preparation.prepare import prepare
 from astrasim_py.preparation.sources.blocks import direct
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.verification.verifier import verify
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds.bounds import problem_bound
 
 from astrasim_py.chakra.et_io import write_prefix
 from astrasim_py.core.choices import BY_DIMENSION
@@ -21,7 +22,6 @@ from astrasim_py.results.store import RunOptions
 from astrasim_py.runs.task import make_task, run_task
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
 
 LINK = "bandwidth: 50 GB/s, latency: 500 ns"

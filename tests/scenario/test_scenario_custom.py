@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 
 import pytest
+from worlds.bounds import problem_bound
 
 import astrasim_py as ap
 from astrasim_py.builders.draft import NONE, Draft, finish
@@ -22,7 +23,6 @@ from astrasim_py.program.interchange import algorithm_traces
 from astrasim_py.runs.sweep import run_scenario
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
 
 SIZE = 2**20

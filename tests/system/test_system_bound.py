@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds.bounds import problem_bound
 from worlds.problems import calls, over_time, world
 from worlds.switches import in_network
 from worlds.tiles import in_tiles
@@ -18,7 +19,6 @@ from astrasim_py.builders.switch_trees import switches_above
 from astrasim_py.collectives.collective import COLLECTIVES, promise_of
 from astrasim_py.core.errors import AstraError
 from astrasim_py.engine.simulation import plan_for
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.workload.build import WorkloadBuilder
 
 RANKS = 4

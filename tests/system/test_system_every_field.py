@@ -16,6 +16,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from worlds import problems, small_problems
+from worlds.bounds import problem_bound
 from worlds.programs import Blocks
 
 from astrasim_py.chakra.schema import NodeType
@@ -33,7 +34,6 @@ from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.compatible import Exclusion, exclusions
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import (

@@ -12,6 +12,7 @@ from functools import cache
 
 import pytest
 from worlds import small_problems
+from worlds.bounds import problem_bound
 
 from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.choices import FLUID, NETWORK_MODELS
@@ -19,7 +20,6 @@ from astrasim_py.core.errors import FoldError, ScenarioError, TopologyError
 from astrasim_py.engine.simulation import simulate
 from astrasim_py.runs.summary import closed_form
 from astrasim_py.synthesis.model.network import Network
-from astrasim_py.system.bound import problem_bound
 from astrasim_py.system.lowering import make_plan
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem

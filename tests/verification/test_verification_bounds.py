@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds.bounds import lower_bound_ps
 
 import astrasim_py as ap
 from astrasim_py.builders.registry import ALGORITHMS, build
@@ -22,11 +23,10 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.system.semantics import Semantics
 from astrasim_py.topology import shapes
 from astrasim_py.verification.bounds import (
-    Capacities,
+    CallBounds,
     closed_form_ps,
     cut_demand,
     demand,
-    lower_bound_ps,
 )
 from astrasim_py.verification.routed_bounds import routed_bound_ps, routed_rates
 from astrasim_py.workload.items import Collective
@@ -207,13 +207,15 @@ def test_a_thousand_ranks_are_bounded_quickly(collective):
         assert time.process_time() - begin < 20  # 0.02 to 0.2 s
 
 
-def test_shared_capacities_change_nothing():
-    topology = shapes.LeafSpine(leaves=2, hosts_per_leaf=4, spines=2, **LINK).build()
-    shared = Capacities(topology)
+def test_bounds_of_earlier_calls_change_nothing():
+    topology = shapes.Dgx(
+        nvlink_bandwidth=RATE, nvlink_latency=9, nodes=2, npus=4, nic_bandwidth=5 * GB, nic_latency=ALPHA
+    ).build()
+    shared = CallBounds(topology)
     for collective in COLLECTIVES:
-        assert lower_bound_ps(collective, 12345, topology, range(8), capacities=shared) == lower_bound_ps(
-            collective, 12345, topology, range(8)
-        )
+        for size in (12345, 10**6):
+            again = shared.of(collective, size, range(8), switches=False)
+            assert again == CallBounds(topology).of(collective, size, range(8), switches=False)
 
 
 def test_where_switches_reduce_only_the_total_is_less():
