@@ -232,7 +232,7 @@ def _pairs(topology: Topology, rank_of: np.ndarray, n: int, relays: bool) -> np.
     src, dst = topology.src, topology.dst
     passed = (rank_of < 0) & (relays | (np.arange(topology.vertices) >= topology.npus))
     between = passed[src] & passed[dst]
-    label, before = np.arange(topology.vertices), np.empty(0)
+    label, before = np.arange(topology.vertices), np.full(topology.vertices, -1)
     while not np.array_equal(label, before):
         before = label.copy()
         for tail, head in ((src, dst), (dst, src)):
