@@ -30,13 +30,18 @@ from astrasim_py.workload.microbenchmarks import generate
 MESSAGE, SLOT = 10**6, 20_000_000
 
 
-def rails(nodes: int, members: int, switches: int, inside: str = "450 GB/s") -> Topology:
-    """Nodes whose members reach each other over one switch, and a switch for every so many of their NICs."""
+def rails(nodes: int, members: int, switches: int, inside: str = "450 GB/s", slow=(), rate: str = "") -> Topology:
+    """Nodes whose members reach each other over one switch, and a switch for every so many of their NICs.
+
+    NICs of slow ranks have another rate; empty: they failed.
+    """
     edges = []
     for rank in range(nodes * members):
         node, lane = divmod(rank, members)
-        for switch, bandwidth in ((f"node{node}", inside), (f"rail{lane * switches // members}", "50 GB/s")):
-            edges += [{"src": a, "dst": b, "bandwidth": bandwidth} for a, b in ((rank, switch), (switch, rank))]
+        nic = rate if rank in slow else "50 GB/s"
+        for switch, bandwidth in ((f"node{node}", inside), (f"rail{lane * switches // members}", nic)):
+            if bandwidth:
+                edges += [{"src": a, "dst": b, "bandwidth": bandwidth} for a, b in ((rank, switch), (switch, rank))]
     names = list(dict.fromkeys(edge["dst"] for edge in edges if isinstance(edge["dst"], str)))
     number = {name: nodes * members + i for i, name in enumerate(names)}
     edges = [{key: number.get(value, value) for key, value in edge.items()} | {"latency": "500 ns"} for edge in edges]
@@ -87,6 +92,19 @@ def test_ports_are_never_idle_where_messages_come_later_than_their_slot():
     schedule = rotated(rails(4, 4, 4, "52 GB/s"))
     assert check(schedule) == []
     assert schedule.time == 3 * 4 * SLOT + 1_000_000
+
+
+@pytest.mark.parametrize(("slow", "rate", "ports"), [((0,), "", 7), ((0,), "12.5 GB/s", 7.25), ((3,), "25 GB/s", 7.5)])
+def test_other_ports_carry_what_a_slow_or_failed_one_cannot(slow, rate, ports):
+    for every in (False, True):
+        if every and not rate:
+            continue
+        ranks = range(slow[0], 64, 8) if every else slow
+        schedule = rotated(rails(8, 8, 8, slow=ranks, rate=rate))
+        assert check(schedule) == []
+        # Of the node with the slow port 8 · 56 messages leave over what is like so many ports.
+        cut = 8 * 56 * SLOT / ports
+        assert cut <= schedule.time <= 1.01 * cut
 
 
 @pytest.mark.parametrize("cost", COSTS, ids=("bytes", "latency+bytes", "store_and_forward"))

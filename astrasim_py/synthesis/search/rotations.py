@@ -3,11 +3,13 @@
 Where ranks form nodes whose members reach each other, and ports of nodes reach ports of others, a message goes inside
 its node to a port that reaches its receiver, and from there over that port. In step d node a sends to node a + d. A
 port sends its own messages first, then those of the other members by turns, which come to it a slot earlier, so that
-every port sends one message and receives one in each slot. Messages that no such route carries take a shortest path.
+every port sends one message and receives one in each slot. Some messages of a port slower than others take another one,
+and go on inside the receiver's node. Messages that no such route carries take a shortest path.
 Nothing is searched: the transfers are posted in the order of slots and executed as the engines do (see `queueing`).
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -29,6 +31,8 @@ MAX_TIMES = 2**25
 _LARGE = 2**18
 #: Of more messages than the first, a rotation is near its bound where it lies above by 1 / the second of it.
 _MANY, _NEAR = 2**14, 1000
+#: Pairs of nodes × rails beyond which rails are taken to be equally fast.
+_MANY_WAYS = 2**23
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Rotations:
         messages = self.messages
         path, slot, turn = self._routes(self.nodes[rotation.nodes])
         row = np.arange(len(path), dtype=np.int32)
-        lost = row[(path[:, 1] < 0)]
+        lost = row[path[:, 1] < 0]
         columns = [(path[kept, hop], row[kept], slot[kept] + hop) for hop, kept in enumerate((path >= 0).T)]
         if len(lost):
             arc, length, _ = messages.shortest_paths(lost)
@@ -89,31 +93,68 @@ class Rotations:
         return arc[order], messages.chunk[row[order]], np.zeros(len(order), dtype=bool)
 
     def _routes(self, node: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Arcs into the port and out of it, int32[messages, 2], -1: none is taken; slots and turns, int64[messages]."""
+        """Arcs of every message, int32[messages, 3], -1: none is taken; slots and turns, int64[messages].
+
+        They lead to the port of its node, to one of the receiver's node, and to the receiver.
+        """
         network, messages = self.network, self.messages
         origin, receiver = messages.origin, messages.receiver
         crossing = node[network.src] != node[network.dst]
         rail, rails = components(messages.timing, crossing)
-        nodes = int(node.max()) + 1
+        nodes, rail = int(node.max()) + 1, rail.astype(np.int64)
         port = node * rails + rail
         place, ports = numbered(port), np.bincount(port, minlength=nodes * rails)
         first, member = np.cumsum(ports) - ports, np.argsort(port, kind="stable")
-        # The port: the member with the receiver's rail whose place there is that of the origin.
-        wanted = node[origin] * rails + rail[receiver]
-        there = ports[wanted]
-        relay = member[np.minimum(first[wanted] + place[origin] % np.maximum(there, 1), len(member) - 1)]
+
+        def partner(at: np.ndarray, through: np.ndarray, like: np.ndarray) -> np.ndarray:
+            """The port of a node on a rail whose place there is that of a rank; the rank itself where none is."""
+            wanted = node[at] * rails + through
+            there = ports[wanted]
+            chosen = member[np.minimum(first[wanted] + place[like] % np.maximum(there, 1), len(member) - 1)]
+            return np.where(there > 0, chosen, at)
+
         inside = node[origin] == node[receiver]
-        relay[inside] = origin[inside]
-        path = np.stack([self.arc_of[origin, relay], self.arc_of[relay, receiver]], axis=1)
-        path[((relay != origin) & (path[:, 0] < 0)) | (there == 0) & ~inside | (path[:, 1] < 0)] = -1
         steps = (node[receiver] - node[origin]) % nodes
-        wide = int(ports.max())
-        turn = (rail[receiver].astype(np.int64) - rail[origin]) % rails * wide
-        turn += (place[receiver] - place[origin]) % wide
+        wide, turns = int(ports.max()), (rail[receiver] - rail[origin]) % rails
+        turn = turns * wide + (place[receiver] - place[origin]) % wide
+        relay, landing = np.where(inside, origin, partner(origin, rail[receiver], origin)), receiver
+        over = ~inside & self._too_many(node, rail, crossing, steps, turns)
+        relay = np.where(over, origin, relay)
+        landing = np.where(over, partner(receiver, rail[origin], receiver), landing)
+        way = origin, relay, landing, receiver
+        path = np.stack([self.arc_of[ends] for ends in pairwise(way)], axis=1)
+        path[np.stack([(path[:, hop] < 0) & (a != b) for hop, (a, b) in enumerate(pairwise(way))]).any(axis=0)] = -1
         size = rails * wide
         # Members have messages for each other in the slots before a port sends its own one, and in the last.
         spread = 2 + turn * (nodes - 1) // size
         return path, np.where(inside, spread * size, steps * size + turn), turn
+
+    def _too_many(self, node, rail, crossing, steps, turns) -> np.ndarray:
+        """bool[messages]: those that are too many for a rail slower than others; they take that of their origin."""
+        network, messages = self.network, self.messages
+        nodes, rails = int(node.max()) + 1, int(rail.max()) + 1
+        arcs = np.flatnonzero(crossing)
+        rate = np.zeros((2, network.ranks))
+        for row, (ends, hop) in enumerate(
+            ((network.src, network.hop_ptr[:-1]), (network.dst, network.hop_ptr[1:] - 1))
+        ):
+            np.maximum.at(rate[row], ends[arcs], 1 / np.maximum(messages.timing.hold[0, hop[arcs]], 1))
+        fastest = rate.max()
+        if not len(arcs) or ((rate == fastest) | (rate == 0)).all() or nodes * nodes * rails > _MANY_WAYS:
+            return np.zeros(len(messages.chunk), dtype=bool)
+        leaves, enters = np.zeros((2, nodes, rails))
+        np.add.at(leaves, (node, rail), rate[0])
+        np.add.at(enters, (node, rail), rate[1])
+        ways = np.minimum(leaves[:, None], enters[None])
+        a, b, through = node[messages.origin], node[messages.receiver], rail[messages.receiver]
+        members = np.bincount(node)
+        # Messages between two nodes are shared out by the rates of rails, rounded differently in every step.
+        due = (members[:, None] * members)[a, b] * ways[a, b, through] / np.maximum(ways.sum(axis=2)[a, b], 1e-300)
+        due = np.floor(due * (steps + 1)) - np.floor(due * steps)
+        # Which origins come first changes from step to step; a port sends its own messages in any case.
+        late = np.where(turns > 0, 1 + (turns - 1 + steps) % max(rails - 1, 1), 0)
+        width = np.bincount(node * rails + rail, minlength=nodes * rails).max()
+        return (late * width * width >= due) & (ways[a, b, rail[messages.origin]] > ways[a, b, through])
 
 
 def rotates(network: Network, demand: Demand) -> bool:
