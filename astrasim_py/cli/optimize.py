@@ -91,6 +91,7 @@ def _show(args: argparse.Namespace, result, files: list[str]) -> None:
             "makespan_ps": result.makespan_ps,
             "bound_ps": result.bound.ps,
             "bound_of": result.bound.of,
+            "bound_by": result.bound.of,
             "evaluations": result.evaluations,
             "combinations": result.space.count,
             "all_tried": result.found.whole,

@@ -161,6 +161,8 @@ def _show(result: "RunResult", rows: "Sequence[Row]", plots: "Sequence[PlotSpec]
     width = options.terminal_width()
     has_flows = os.path.exists(os.path.join(result.folder, "flows.csv"))
     print(_rows_text(rows, plots, width, args, has_flows) if rows else "no row meets --where")
+    if len(rows) == 1 and "GB/s" in (rows[0].bound_by or ""):
+        print(f"bound by {rows[0].bound_by}")
     if 0 < len(rows) < len(medians(result.rows)):
         print(f"{len(rows)} of {number_of(len(medians(result.rows)), 'row')}")
     if result.left_out:
@@ -179,6 +181,8 @@ def _show(result: "RunResult", rows: "Sequence[Row]", plots: "Sequence[PlotSpec]
             if summary and summary.collectives:
                 print(f"\n{row.point}")
                 print(collectives_text(summary.collectives, width))
+                proofs = dict.fromkeys(call.bound_by for call in summary.collectives if call.bound_by)
+                print("".join(f"bound by {proof}\n" for proof in proofs), end="")
     for line in () if args.quiet else result.footer:
         print(line)
     print(f"\n{options.engines_text(row.engine for row in result.rows)}", end="")

@@ -10,6 +10,7 @@ from astrasim_py.core.choices import LEVELS
 from astrasim_py.core.errors import AstraError
 from astrasim_py.core.point_names import PointName, parse_values
 from astrasim_py.inspection.advice import advice
+from astrasim_py.inspection.bound_proof import bound_proof
 from astrasim_py.inspection.point_choice import point_name, point_named, points_named, worst_of
 from astrasim_py.inspection.stored_results import at_level, point_of, records_of
 from astrasim_py.preparation.prepare import prepare
@@ -86,6 +87,7 @@ def explain_point(stored: StoredPoint, *, advise: bool = True) -> Explained:
     changes = [event.at_ps for event in point.summary.link_events]
     records = records_of(point)
     explanation = explain(records, point.table("edge"), longer, parts_of(point), *switches, qps, changes)
+    explanation = replace(explanation, bound=stored.row.bound_ps, bound_by=stored.row.bound_by or "")
     if point.manifest.status != "done":
         notes.append(f"this point is {point.manifest.status}: {point.summary.cause}")
     elif advise and not os.path.exists(point.folder / FLOWS):
@@ -94,7 +96,7 @@ def explain_point(stored: StoredPoint, *, advise: bool = True) -> Explained:
             problem = _problem_of(point)
             if problem is not None:
                 text = advice(problem, explanation, records.message_hops + records.node.height)
-                explanation = replace(explanation, advice=text)
+                explanation = replace(explanation, advice=text, bound_by=bound_proof(stored.summary, problem))
     return Explained(point=point, explanation=explanation, notes=tuple(dict.fromkeys(notes)))
 
 

@@ -10,7 +10,8 @@ from astrasim_py.optimizer.optimize import Optimized
 def headline(result: Optimized) -> str:
     """The result in one sentence."""
     before, after = result.baseline_ps, result.makespan_ps
-    left = "" if result.bound.ps in (None, after) else f"; what is left is {result.bound.of}"
+    verb = "that is" if after == result.bound.ps else "what is left is"
+    left = "" if result.bound.ps is None else f"; {verb} {result.bound.of}"
     if after < before:
         return f"{format_time(before)} -> {status(after, result.bound)}, {share(after - before, before)}{left}"
     why = "the scenario is at its bound" if after == result.bound.ps else "no better choice is known"
@@ -60,7 +61,9 @@ def report(result: Optimized, algorithms: Mapping[str, str], notes: list[str], f
         gap = bound.gap(makespan)
         above = "no bound applies" if gap is None else f"{100 * gap:.1f} %"
         lines.append(f"| {name} | {format_time(makespan)} | {share(makespan - before, before)} | {above} |")
-    lines += ["", "The bound is of the workload on its placement, for all algorithms and orders.", "", "## Changes", ""]
+    by = f": {result.bound.of}" if result.bound.of else ""
+    lines += ["", f"The bound is of the workload on its placement, for all algorithms and orders{by}.", ""]
+    lines += ["## Changes", ""]
     change_rows = list(changes(result))
     if change_rows:
         lines += ["| what | before | after | without this change alone |", "|---|---|---|---|"]

@@ -248,6 +248,7 @@ class CollectiveRow(Record):
     efficiency: Annotated[Number, About("lower bound over time")]
     algbw_GBps: Annotated[Number, About("size over time", "GB/s")]
     busbw_GBps: Annotated[Number, About("bus bandwidth as of nccl-tests", "GB/s")]
+    bound_by: Annotated[str, About("in `summary.json`, what proves the bound", kept="set")] = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -428,7 +429,7 @@ class RunCost(Record):
 #: Columns of rows, in this order, in every format; `Row` has more where points are repeated.
 ROW_KEYS = tuple(Row.columns("always"))
 JOB_KEYS = tuple(JobRow.columns())
-COLLECTIVE_KEYS = tuple(CollectiveRow.columns())
+COLLECTIVE_KEYS = tuple(CollectiveRow.columns("always"))
 
 
 def with_swept_columns(rows: Sequence[Row]) -> tuple[list[str], list[dict[str, Any]]]:

@@ -119,7 +119,10 @@ def summary_of(plan: Plan, records: Records, row: Row, warnings: Iterable[str] =
         breakdown=breakdown(records) if finished and timed else None,
         closed_form_ns=None if formula is None else ns_number(-(-formula.numerator // formula.denominator)),
         # All collectives are in the records; the first ones are for people.
-        collectives=tuple(collective_rows(row.point, first, factors)),
+        collectives=tuple(
+            replace(call, bound_by=plan.instances[call.instance].bound_by if call.bound_ns is not None else "")
+            for call in collective_rows(row.point, first, factors)
+        ),
         busbw_factors=tuple((kind, ranks, str(factor)) for (kind, ranks), factor in factors.items()),
         makespan_ps=records.makespan,
         events=records.events,

@@ -4,18 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from astrasim_py.collectives.collective import promise_of
+from astrasim_py.core.by_need import load
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.topology.model import Topology
-
-if TYPE_CHECKING:
-    from astrasim_py.verification.certified import CertifiedBounds
 
 #: Sources from which latencies are computed; a maximum over fewer pairs is still a lower bound.
 _SOURCES = 8
@@ -377,10 +375,8 @@ class CallBounds:
         return bool(whole) and len(topology.bandwidths) == 1
 
     @cached_property
-    def _certified(self) -> "CertifiedBounds":
-        from astrasim_py.verification.certified import CertifiedBounds
-
-        return CertifiedBounds(self.topology)
+    def _certified(self) -> Any:  # `CertifiedBounds`, loaded by runs that need it
+        return load("astrasim_py.verification.certified:CertifiedBounds")(self.topology)
 
 
 def quick_bounds(

@@ -128,6 +128,7 @@ def test_rows_have_the_keys_that_were_promised(scenario, capsys):
         "network_model",
         "time_ns",
         "bound_ns",
+        "bound_by",
         "efficiency",
         "algbw_GBps",
         "busbw_GBps",
