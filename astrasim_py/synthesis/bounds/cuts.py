@@ -22,7 +22,9 @@ from astrasim_py.synthesis.model.timing import Timing
 _FLOWS = 2_000
 _MOST_SINKS = 12
 #: Ranks, and arcs, beyond which cuts and weights of chunks with one receiver are not looked for.
-_MAX_RANKS, _MAX_ARCS = 512, 40_000
+_MAX_RANKS, _MAX_ARCS = 2048, 200_000
+#: Messages × arcs beyond which loads of links are those of shortest paths.
+_QUICK = 2**30
 _ORDERS = 48
 _TRIED = 6
 _SCALE = 20
@@ -239,7 +241,10 @@ def weighted_work(network: Network, demand: Demand, floor: int, stop: np.ndarray
             weight = np.full(len(network.links), 1024, dtype=np.int64)
         else:
             if loads is None:
-                paths = Messages(network, demand).balanced_paths(3, 0, stop)
+                messages = Messages(network, demand)
+                quick = len(messages.chunk) * network.arcs > _QUICK
+                every = np.arange(len(messages.chunk))
+                paths = messages.shortest_paths(every) if quick else messages.balanced_paths(3, 0, stop)
                 if paths is None:
                     break
                 loads = paths.load.astype(float)
