@@ -161,3 +161,27 @@ def test_no_search_follows_a_rotation_near_the_bound(monkeypatch):
     network = Network.of(rails(4, 4, 4))
     demand = Demand.of("all_to_all", network.ranks, 1, network.ranks * MESSAGE)
     assert find_schedule(network, demand, Effort(jobs=1)).optimal
+
+
+@pytest.mark.parametrize("collective", ["all_to_all", "scatter", "gather"])
+def test_no_time_at_all_is_enough_for_the_first_rotation(collective):
+    network = Network.of(rails(4, 4, 4, slow=(1,), rate="20 GB/s"))
+    demand = Demand.of(collective, network.ranks, 2, network.ranks * MESSAGE, None if collective == "all_to_all" else 3)
+    schedule = find_schedule(network, demand, Effort(jobs=1, budget=0.0))
+    assert check(schedule) == [] and schedule.search.policy.startswith("rotation of ")
+
+
+@pytest.mark.nightly
+def test_exchanges_of_512_ranks_are_at_their_bound(golden):
+    file = str(golden / "synthesis" / "topologies" / "rail_h100_512.csv")
+    network = Network.of(build({"shape": "edge_list", "file": file}))
+    demand = Demand.of("all_to_all", network.ranks, 1, 2**30)
+    tracemalloc.start()
+    schedule = find_schedule(network, demand, Effort(jobs=1))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # 63 nodes get 8 messages of each port of a node.
+    message = schedule.timing.hold[0].max()
+    assert schedule.time == 63 * 8 * message + 1_000_000 and schedule.bound >= 0.999 * schedule.time
+    assert schedule.transfers == 487_424 and peak < 600 * schedule.transfers
+    assert measured(schedule, "compiled") == schedule.time

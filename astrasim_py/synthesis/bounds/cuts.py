@@ -21,8 +21,8 @@ from astrasim_py.synthesis.model.timing import Timing
 #: Sinks × links of the flows of one bound, at most.
 _FLOWS = 2_000
 _MOST_SINKS = 12
-#: Ranks, and arcs, beyond which cuts and weights of chunks with one receiver are not looked for.
-_MAX_RANKS, _MAX_ARCS = 2048, 200_000
+#: Ranks, and arcs, beyond which cuts of chunks with one receiver are not looked for, and arcs for weights of links.
+_MAX_RANKS, _MAX_ARCS, _MOST_ARCS = 512, 40_000, 200_000
 #: Messages × arcs beyond which loads of links are those of shortest paths.
 _QUICK = 2**30
 _ORDERS = 48
@@ -216,7 +216,7 @@ def weighted_work(network: Network, demand: Demand, floor: int, stop: np.ndarray
     """A bound by weights of links, of chunks with one receiver each; `floor` if it is no better than that."""
     moving = demand.targets != demand.origin
     origin, receiver = demand.origin[moving], demand.targets[moving]
-    if not len(origin) or network.ranks > _MAX_RANKS or network.arcs > _MAX_ARCS:
+    if not len(origin) or network.arcs > _MOST_ARCS:
         return floor
     timing = network.timing(demand.sizes)
     hold = timing.hold[0]
