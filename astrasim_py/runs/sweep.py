@@ -103,7 +103,7 @@ class RunResult(Shown):
 
     def _repr_html_(self) -> str:
         table = self.to_dataframe().dropna(axis="columns", how="all")
-        table = table.drop(columns=[name for name in table if name.endswith("_ps") or name == "scenario"])
+        table = table.drop(columns=[name for name in table if name.endswith("_ps") or name in ("scenario", "bound_by")])
         return Shown._repr_html_(self) + table.to_html(max_rows=30, float_format="{:.6g}".format, index=False)
 
 
