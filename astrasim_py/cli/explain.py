@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from astrasim_py.report.difference import difference_text
     from astrasim_py.report.explain import explanation_text
     from astrasim_py.report.jobs import jobs_text
+    from astrasim_py.report.tables import time_text
 
     check_positive(args, "lines")
     names = point_names(args.names, args.out)
@@ -66,6 +67,8 @@ def run(args: argparse.Namespace) -> int:
     print(trainings_text([point.point.row]), end="")
     if jobs := [point.point.row.of_job(job) for job in point.point.summary.jobs]:
         print(f"\n{jobs_text(jobs)}\n")
+    if point.bound_by:
+        print(f"bound {time_text(point.point.row.bound_ns)} by {point.bound_by}")
     print(explanation_text(point.explanation, **options))
     return 0
 
@@ -76,6 +79,7 @@ def _print_for_programs(form: str, explained: "Sequence[Explained]") -> None:
 
     documents = [
         {"scenario": manifest.scenario, "point": manifest.point, "engine": manifest.engine or None}
+        | {"bound_ns": one.point.row.bound_ns, "bound_by": one.bound_by or None}
         | {"seeds": dict(manifest.seeds) if manifest.repeat > 1 else {}, **explanation_document(one.explanation)}
         | {"trainings": list(one.point.row.trainings)}
         | {"jobs": [one.point.row.of_job(job) for job in one.point.summary.jobs]}

@@ -135,8 +135,7 @@ def _of_all_reduce(cuts: GroupCuts, size: int, stop: np.ndarray) -> Certificate:
     reached = 1 / (1 / halves[0].rate + 1 / halves[1].rate)
     bounds = []
     for partition in cuts.partitions(*halves):
-        text = f"{partition.count} parts ({_parts(partition)}), {_crossing(graph, partition.entering)} into them"
-        bounds.append((partition.all_reduce_ps(size), _rate_of(partition), "partition", text))
+        bounds.append((partition.all_reduce_ps(size), _rate_of(partition), "partition", _parts(partition)))
     if all(rate > reached for _, rate, *_ in bounds):
         for side in both:
             cut = side.spreading(side.only(0), stop)
@@ -145,6 +144,14 @@ def _of_all_reduce(cuts: GroupCuts, size: int, stop: np.ndarray) -> Certificate:
     time, rate, kind, text = max(bounds, key=lambda entry: (entry[0], -entry[1]))
     exact = rate == reached and all(half.exact for half in halves)
     return Certificate(time_ps=time, rate=rate, kind=kind, exact=exact, text=text)
+
+
+def of_partition(partition: Partition, size: int) -> Certificate:
+    """What a partition alone proves of an all_reduce."""
+    return Certificate(
+        time_ps=partition.all_reduce_ps(size), rate=_rate_of(partition), kind="partition", exact=False,
+        text=_parts(partition),
+    )  # fmt: skip
 
 
 def _rate_of(partition: Partition) -> Fraction:
@@ -203,7 +210,8 @@ def _crossing(graph: CapacityGraph, crossing: np.ndarray) -> str:
 def _parts(partition: Partition) -> str:
     sizes = np.unique(np.bincount(partition.part)).tolist()
     each = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
-    return f"{each} NPU{'s' * (sizes[-1] > 1)} each"
+    into = _crossing(partition.graph, partition.entering)
+    return f"{partition.count} parts ({each} NPU{'s' * (sizes[-1] > 1)} each), {into} into them"
 
 
 def _GBps(rate: Fraction) -> str:

@@ -33,6 +33,7 @@ class Explained(NamedTuple):
     point: StoredPoint
     explanation: Explanation
     notes: tuple[str, ...]
+    bound_by: str  # what proves the bound of the point
 
 
 def explain_folder(path: str | os.PathLike, point: str | Mapping[str, str] = "") -> Explained:
@@ -87,7 +88,7 @@ def explain_point(stored: StoredPoint, *, advise: bool = True) -> Explained:
     changes = [event.at_ps for event in point.summary.link_events]
     records = records_of(point)
     explanation = explain(records, point.table("edge"), longer, parts_of(point), *switches, qps, changes)
-    explanation = replace(explanation, bound=stored.row.bound_ps, bound_by=stored.row.bound_by or "")
+    bound_by = stored.row.bound_by or ""
     if point.manifest.status != "done":
         notes.append(f"this point is {point.manifest.status}: {point.summary.cause}")
     elif advise and not os.path.exists(point.folder / FLOWS):
@@ -96,8 +97,9 @@ def explain_point(stored: StoredPoint, *, advise: bool = True) -> Explained:
             problem = _problem_of(point)
             if problem is not None:
                 text = advice(problem, explanation, records.message_hops + records.node.height)
-                explanation = replace(explanation, advice=text, bound_by=bound_proof(stored.summary, problem))
-    return Explained(point=point, explanation=explanation, notes=tuple(dict.fromkeys(notes)))
+                explanation = replace(explanation, advice=text)
+                bound_by = bound_proof(stored.summary, problem)
+    return Explained(point=point, explanation=explanation, notes=tuple(dict.fromkeys(notes)), bound_by=bound_by)
 
 
 def _problem_of(stored: StoredPoint) -> Problem | None:

@@ -10,8 +10,9 @@ from astrasim_py.optimizer.optimize import Optimized
 def headline(result: Optimized) -> str:
     """The result in one sentence."""
     before, after = result.baseline_ps, result.makespan_ps
-    verb = "that is" if after == result.bound.ps else "what is left is"
-    left = "" if result.bound.ps is None else f"; {verb} {result.bound.of}"
+    left = "" if result.bound.ps is None else f"; what is left is {result.bound.of}"
+    if after == result.bound.ps:
+        left = f"; the bound is {result.bound.of}" if "GB/s" in result.bound.of else ""
     if after < before:
         return f"{format_time(before)} -> {status(after, result.bound)}, {share(after - before, before)}{left}"
     why = "the scenario is at its bound" if after == result.bound.ps else "no better choice is known"

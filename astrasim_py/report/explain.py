@@ -100,8 +100,6 @@ class Explanation:
     jobs: tuple[JobPath, ...] = ()  # the path of each of several jobs
     switches: Mapping[int, str] = field(default_factory=dict)  # names of switches, by rank
     advice: str = ""  # what would make the run faster
-    bound: int | None = None  # lower bound of the makespan, ps
-    bound_by: str = ""  # what proves it
 
     def __str__(self) -> str:
         return explanation_text(self)
@@ -225,7 +223,7 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
     if 0 < len(steps) <= _FEW and any(piece.message >= 0 and piece.instance >= 0 for piece in e.path):
         singly = _ExplainedTable(_STEPS, _steps(e, whole_collectives=False), "message by message")
     blocks = [
-        f"makespan {format_time(e.makespan)}" + _bound(e),
+        f"makespan {format_time(e.makespan)}",
         _spent(e).text(),
         job_paths_text(e.jobs) if e.jobs else "",
         _exposed(e).text(lines),
@@ -235,12 +233,6 @@ def explanation_text(e: Explanation, lines: int = _LINES) -> str:
         f"advice: {e.advice}" if e.advice else "",
     ]
     return "\n\n".join(filter(None, blocks))
-
-
-def _bound(e: Explanation) -> str:
-    if e.bound is None:
-        return ""
-    return f"\nthe bound: {format_time(e.bound)}, {_share(e.bound, e.makespan)} of it, by {e.bound_by}"
 
 
 _STEPS = (("from", True), ("to", True), ("what", False), ("time", True))

@@ -15,8 +15,6 @@ def explanation_document(run: Explanation) -> dict[str, Any]:
     makespan = max(run.makespan, 1)
     return {
         "time_ns": ns_number(run.makespan),
-        "bound_ns": ns_number(run.bound),
-        "bound_by": run.bound_by or None,
         "categories": [
             {"category": category, "time_ns": ns_number(ps), "share": ps / makespan}
             for category, ps in run.totals.items()

@@ -39,7 +39,7 @@ def test_the_proof_of_a_bound_is_one_text(scenario, capsys):
     assert document["bound_by"] == (NODES if scenario == "nodes" else row["bound_by"] + RING)
     assert document["bound_ns"] == row["bound_ns"] < row["time_ns"]
     text = said("explain", "s")
-    assert f" of it, by {document['bound_by']}\n" in text and text.count("the bound: ") == 1
+    assert f" by {document['bound_by']}\nmakespan " in text and text.count("\nbound ") == 1
     optimized = json.loads(said("optimize", "s.yaml", "--evaluations", "1", "--json"))
     assert optimized["bound_by"] == row["bound_by"] and optimized["bound_ps"] == round(row["bound_ns"] * 1000)
     assert optimized["bound_by"] in said("optimize", "s.yaml", "--evaluations", "1")
