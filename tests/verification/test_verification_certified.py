@@ -20,6 +20,7 @@ from astrasim_py.program.selection import AlgorithmTable
 from astrasim_py.system.machine_models import NetworkModel
 from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology.model import Topology
+from astrasim_py.verification import certified
 from astrasim_py.verification.bounds import CallBounds, Capacities, quick_bounds
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
@@ -92,3 +93,12 @@ def test_cuts_in_python_are_those_of_compiled_code(monkeypatch):
             monkeypatch.setattr(max_flow, "_COMPILED", edges)
             texts.append([str(certificate(kind, 10**9, net, net.alive)) for kind in KINDS])
         assert texts[0] == texts[1]
+
+
+def test_an_all_reduce_on_a_large_machine_is_bounded_by_its_nodes(monkeypatch):
+    net = ap.build_topology(preset="dgx_h100", nodes=8)
+    time, proof = CallBounds(net).of("all_reduce", 10**9, range(64), switches=False)
+    monkeypatch.setattr(certified, "_MOST_LINKS", 0)
+    assert CallBounds(net).of("all_reduce", 10**9, range(64), switches=False) == (time, proof.removesuffix(", exact"))
+    assert proof.startswith("partition: 8 parts (8 NPUs each)")
+    assert not CallBounds(net).of("all_gather", 10**9, range(64), switches=False)[1].startswith("cut: ")
