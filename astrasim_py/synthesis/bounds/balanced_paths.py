@@ -6,11 +6,13 @@ from functools import cached_property
 import numpy as np
 
 from astrasim_py.core.jit import kernel
+from astrasim_py.core.rows import pointers
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import distances_to, rows_of
 from astrasim_py.synthesis.model.insertion import FAR, GO, calendars, grow, growth, hold
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.random_numbers import shuffle
+from astrasim_py.topology.routing import mix
 
 #: Bits that costs may have.
 _COST_BITS = 34
@@ -71,24 +73,31 @@ class Messages:
         return min(2 * self.hops + 4, self.network.ranks)
 
     def shortest_paths(self, rows: np.ndarray) -> Paths:
-        """Shortest paths of some messages (int[rows]); where several arcs begin one, receivers take them by turns."""
-        timing, n = self.timing, self.network.ranks
+        """Shortest paths of some messages (int[rows]), which are spread over the arcs that begin one."""
+        timing, origin, receiver = self.timing, self.origin[rows].astype(np.int64), self.receiver[rows]
         ptr, out = timing.out_ptr, timing.out_arc
         # A picosecond an arc, so that a path of arcs that take no time is no circle.
         delay = timing.delay[-1] + 1
         ahead, delay, end, tail = distances_to(timing, delay), delay[out], timing.dst[out], timing.src[out]
-        onward = np.empty((n, n), dtype=np.int32)
-        for goal in np.flatnonzero(np.bincount(self.receiver[rows])).tolist():
+        steps: list[np.ndarray] = []
+        ends = pointers(np.bincount(receiver, minlength=self.network.ranks))
+        order = np.argsort(receiver, kind="stable")
+        for goal in np.flatnonzero(np.diff(ends)).tolist():
             cost = delay + ahead[goal, end]
             ties = np.cumsum(cost == np.minimum.reduceat(cost, ptr[:-1])[tail])
             before = np.append(0, ties)[ptr]
-            turn = (goal + np.arange(n)) % np.diff(before)
-            onward[goal] = out[np.searchsorted(ties, before[:-1] + turn + 1)]
-        place, goal = self.origin[rows], self.receiver[rows]
-        steps: list[np.ndarray] = []
-        while (place != goal).any():
-            steps.append(np.where(place == goal, -1, onward[goal, place]).astype(np.int32))
-            place = np.where(place == goal, place, timing.dst[steps[-1]])
+            going, hop = order[ends[goal] : ends[goal + 1]], 0
+            place = origin[going]
+            while len(going):
+                # Origins begin by turns; what meets on the way then goes on by chance.
+                turn = (goal + place).astype(np.uint64) if hop == 0 else mix(goal, origin[going], hop)
+                turn = (turn % np.diff(before)[place].astype(np.uint64)).astype(np.int64)
+                arc = out[np.searchsorted(ties, before[place] + turn + 1)]
+                if hop == len(steps):
+                    steps.append(np.full(len(rows), -1, dtype=np.int32))
+                steps[hop][going] = arc
+                place, hop = timing.dst[arc], hop + 1
+                going, place = going[place != goal], place[place != goal]
         arc = np.stack(steps, axis=1) if steps else np.empty((len(rows), 0), dtype=np.int32)
         length = (arc >= 0).sum(axis=1, dtype=np.int32)
         return Paths(arc, length, self._load(arc, length, self.kind[rows]))
