@@ -6,7 +6,7 @@ busiest links, and what would save most. Of two points: what differs.
 """
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from astrasim_py.cli.names import NAME, NAME_HELP, point_names
 from astrasim_py.cli.options import add, check_positive, complain, engines_text, format_option, trainings_text
@@ -77,10 +77,10 @@ def _print_for_programs(form: str, explained: "Sequence[Explained]") -> None:
     """One object; of two points an object of both. Rows of CSV and Markdown: the critical path by category."""
     from astrasim_py.report.explain_document import category_rows, explanation_document
 
-    documents = [
+    documents: list[dict[str, Any]] = [
         {"scenario": manifest.scenario, "point": manifest.point, "engine": manifest.engine or None}
-        | {"bound_ns": one.point.row.bound_ns, "bound_by": one.bound_by or None}
         | {"seeds": dict(manifest.seeds) if manifest.repeat > 1 else {}, **explanation_document(one.explanation)}
+        | {"bound_ns": one.point.row.bound_ns, "bound_by": one.bound_by or None}
         | {"trainings": list(one.point.row.trainings)}
         | {"jobs": [one.point.row.of_job(job) for job in one.point.summary.jobs]}
         for one in explained

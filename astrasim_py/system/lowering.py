@@ -364,7 +364,9 @@ class _Lowering:
         if any(not (a.scales or planned) or a.verdict is not True or a.contract is not None for a in algorithms):
             return -1, ""
         switches = may_reduce(self.problem.topology, algorithms)
-        return self.lower_bound(request.type, request.full, request.root, self.alike(npus), switches)
+        like = self.alike(npus)
+        least, by = self.lower_bound(request.type, request.full, request.root, like, switches)
+        return least, by if like == npus or "NPU" not in by else f"{by}; so named of an alike group"
 
     def alike(self, npus: tuple[int, ...]) -> tuple[int, ...]:
         """The first group that a renaming of alike nodes, and of alike NPUs in each of them, makes of a group."""
@@ -388,16 +390,14 @@ class _Lowering:
         return np.unique(kinds, axis=1).shape[1] == len(np.unique(topology.in_node)) and not topology.routing.ecmp
 
     def _lower_bound(self, kind: str, size: int, root: int, npus: tuple[int, ...], switches: bool) -> tuple[int, str]:
-        bounds, part = self.call_bounds, 1 < len(npus) < self.problem.topology.npus
-        if switches or self.problem.network.profile is not None or not part:
-            return bounds.of(kind, size, npus, root, switches=switches)
-        from astrasim_py.verification.routed_bounds import routed_bound_ps
-
-        rates = self.routed_rates(npus)
+        profile, rates = self.problem.network.profile, None
+        if not switches and profile is None and 1 < len(npus) < self.problem.topology.npus:
+            rates = self.routed_rates(npus)
+        links = None if rates is None else rates.links
+        least = self.call_bounds.of(kind, size, npus, root, switches=switches, links=links)
         if rates is None:
-            return bounds.of(kind, size, npus, root, switches=False)
-        least = bounds.of(kind, size, npus, root, switches=False, links=rates.links)
-        routed = routed_bound_ps(kind, size, rates, root)
+            return least
+        routed = load("astrasim_py.verification.routed_bounds:routed_bound_ps")(kind, size, rates, root)
         return least if least[0] >= routed else (routed, "links of the routes between members")
 
     def _routed_rates(self, npus: tuple[int, ...]) -> "RoutedRates | None":

@@ -22,6 +22,7 @@ from astrasim_py.system.problem import Job, Problem
 from astrasim_py.topology.model import Topology
 from astrasim_py.verification import certified
 from astrasim_py.verification.bounds import CallBounds, Capacities, quick_bounds
+from astrasim_py.workload.build import WorkloadBuilder
 from astrasim_py.workload.items import Collective
 from astrasim_py.workload.microbenchmarks import generate
 
@@ -102,3 +103,14 @@ def test_an_all_reduce_on_a_large_machine_is_bounded_by_its_nodes(monkeypatch):
     assert CallBounds(net).of("all_reduce", 10**9, range(64), switches=False) == (time, proof.removesuffix(", exact"))
     assert proof.startswith("partition: 8 parts (8 NPUs each)")
     assert not CallBounds(net).of("all_gather", 10**9, range(64), switches=False)[1].startswith("cut: ")
+
+
+def test_a_cut_that_is_named_of_an_alike_group_says_so():
+    net = ap.build_topology(preset="dgx_h100", nodes=6)
+    algorithm = build("ring", "broadcast", 16, root=0).with_verdict(True)
+    work = WorkloadBuilder(48, groups={"pairs": [range(i, i + 16) for i in (0, 16, 32)]})
+    problem = ap.problem(work.collective("broadcast", 10**6, root=0, group="pairs"), net, algorithm=algorithm)
+    calls = plan_for(problem).instances.values
+    assert len({call.bound for call in calls}) == 1
+    assert [call.bound_by.endswith("so named of an alike group") for call in calls] == [False, True, True]
+    assert calls[0].bound_by.startswith("cut: NPUs 0–7 to NPUs 8–15, ")
