@@ -1,0 +1,188 @@
+"""Forests: trees packed into all the bandwidth there is, and chunks that follow one another down them.
+
+Trees of a shard carry its chunks in turn. A free link takes the waiting chunk with the smallest number within its
+shard, so that all shards advance alike; chunks of an all_reduce are summed at the root of one tree and copied over
+another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from astrasim_py.cuts.capacities import CapacityGraph
+from astrasim_py.cuts.spreading import spreading_cut
+from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.insertion import GO
+from astrasim_py.synthesis.model.network import Network
+from astrasim_py.synthesis.model.queueing import Queues
+from astrasim_py.synthesis.model.schedule import Transfers
+from astrasim_py.synthesis.search.arc_rates import ArcGraph, ArcRates, joint_rates, spreading_rates, whole_rates
+from astrasim_py.synthesis.search.forest_packing import Forest, pack_trees
+
+#: Trees for a shard (of an all_reduce: for a rank, in the mean) that are tried, the first that lose little are taken.
+_TREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
+#: Losses of whole capacities that are accepted, the first that some number of trees keeps.
+_LOSSES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+#: Ranks beyond which no forest is packed, and ranks × arcs: some ten seconds.
+MAX_RANKS, MAX_ARCS = 160, 450_000
+#: Ranks beyond which roots of an all_reduce are not chosen.
+MAX_JOINT = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Forests:
+    """Trees for a collective. `copies`: from roots to all; `sums`: from all to roots; either may be missing. `trees`:
+    int64[n], trees from every rank. `stretch`: time over that of the best rates."""
+
+    network: Network
+    collective: str
+    trees: np.ndarray
+    copies: Forest | None
+    sums: Forest | None
+    stretch: float
+
+    @property
+    def per_shard(self) -> int:
+        """Trees of a shard (of broadcast and reduce: of the buffer); chunks should be a multiple."""
+        whole = int(self.trees.sum())
+        return whole if self.collective in ("broadcast", "reduce") else whole // self.network.ranks
+
+    @property
+    def depth(self) -> int:
+        """Arcs of the longest way of a chunk."""
+        return sum(int(forest.depth.max()) for forest in (self.sums, self.copies) if forest is not None)
+
+    def transfers(self, demand: Demand) -> Transfers:
+        """(arc, chunk, reduces) of a demand in order of urgency, and zeros for their start."""
+        if demand.collective == "all_reduce":
+            # Any rank may be the root of any chunk.
+            counts = _parts(self.trees, demand.count)
+            root = np.repeat(np.arange(self.network.ranks), counts)
+            chunk = np.argsort(np.argsort(_even(counts), kind="stable"), kind="stable")
+        else:
+            chunk = np.argsort(demand.origin, kind="stable")
+            root = demand.origin[chunk].astype(np.int64)
+        columns = []
+        for reduces, forest in ((True, self.sums), (False, self.copies)):
+            if forest is not None:
+                columns.append(self._way(forest, root, chunk, reduces))
+        arc, chunks, sums, turn, near = (np.concatenate(each) for each in zip(*columns, strict=True))
+        # At equal urgency every rank begins with its successor: no two send to the same one.
+        shift = (self.network.dst[arc].astype(np.int64) - self.network.src[arc]) % self.network.ranks
+        order = np.lexsort((shift, near, sums, turn))
+        found = arc[order], chunks[order], sums[order], np.zeros(len(order), dtype=np.int64)
+        if self.copies is not None:
+            return found
+        arc, chunks, sums, start = found
+        return turned_round(self.network, demand, (arc, chunks, ~sums, start), mirrored=True)
+
+    def _way(self, forest: Forest, root: np.ndarray, chunk: np.ndarray, reduces: bool) -> tuple[np.ndarray, ...]:
+        """Columns of the transfers of chunks (of ascending roots) over trees: arc, chunk, reduces, turn, nearness."""
+        counts = np.bincount(root, minlength=self.network.ranks)
+        trees = [np.flatnonzero(forest.root == rank) for rank in np.flatnonzero(counts).tolist()]
+        tree = np.concatenate([
+            mine[_in_turn(forest.many[mine], count)]
+            for mine, count in zip(trees, counts[counts > 0].tolist(), strict=True)
+        ])  # fmt: skip
+        arcs, depth = forest.arc[tree], forest.depth[tree]
+        row, rank = np.nonzero(arcs >= 0)
+        near = -depth[row, rank] if reduces and self.copies is not None else depth[row, rank]
+        return arcs[row, rank], chunk[row], np.full(len(row), reduces), _even(counts)[row], near.astype(np.int64)
+
+
+def _even(counts: np.ndarray) -> np.ndarray:
+    """float64: for each of some rows of so many things the places of its things, spread evenly between 0 and 1."""
+    return np.concatenate([(np.arange(count) + 0.5) / count for count in counts.tolist() if count])
+
+
+def _in_turn(many: np.ndarray, count: int) -> np.ndarray:
+    """int64[count]: the tree that each chunk takes, of `many` of each kind, spread evenly."""
+    parts = _parts(many, count)
+    tree = np.repeat(np.arange(len(many)), parts)
+    return tree[np.argsort(_even(parts), kind="stable")]
+
+
+def _parts(weight: np.ndarray, count: int) -> np.ndarray:
+    """int64[weights]: a count in parts in proportion to weights, by largest remainders."""
+    whole = int(weight.sum())
+    parts = weight * count // whole
+    order = np.argsort(-(weight * count % whole), kind="stable")
+    parts[order[: count - int(parts.sum())]] += 1
+    return parts
+
+
+def forests(
+    network: Network, collective: str, root: int | None, *, joint: bool, most: int, stop: np.ndarray = GO
+) -> Forests | None:
+    """Trees for a collective; None: stopped, or not found. `joint`: whether roots of an all_reduce are chosen;
+    otherwise every rank is the root of its shard. `most`: trees of a shard."""
+    n = network.ranks
+    graph = ArcGraph(network)
+    weight = np.ones(n, dtype=np.int64) if root is None else (np.arange(n) == root).astype(np.int64)
+    if collective == "all_reduce":
+        rates = joint_rates(graph, stop) if joint else _halves(graph, weight, stop)
+    else:
+        rates = _one_way(graph, weight, collective in ("reduce_scatter", "reduce"), stop)
+    if rates is None:
+        return None
+    whole = None
+    for loss in _LOSSES:
+        for each in [each for each in _TREES if each <= most]:
+            trees = _parts(np.round(rates.roots / rates.total * 2**30).astype(np.int64), n * each)
+            if root is not None:
+                trees = weight * each
+            whole = whole_rates(graph, rates, trees, 1 + loss)
+            if whole is not None or stop[0]:
+                break
+        if whole is not None or stop[0]:
+            break
+    if whole is None:
+        return None
+    packed: list[Forest | None] = []
+    for capacity, tail, head in ((whole.copies, network.src, network.dst), (whole.sums, network.dst, network.src)):
+        if not capacity.any():
+            packed.append(None)
+            continue
+        forest = pack_trees(n, tail, head, capacity, whole.roots, stop)
+        if forest is None:
+            return None
+        packed.append(forest)
+    return Forests(network, collective, whole.roots, packed[0], packed[1], whole.stretch)
+
+
+def _one_way(graph: ArcGraph, weight: np.ndarray, reverse: bool, stop: np.ndarray) -> ArcRates | None:
+    network = graph.network
+    links = CapacityGraph.of(network.topology, network.npus, relays=network.relays)
+    goal = float(spreading_cut(links.reversed if reverse else links, weight, stop=stop).rate)
+    return spreading_rates(graph, weight, reverse=reverse, goal=goal, stop=stop)
+
+
+def _halves(graph: ArcGraph, weight: np.ndarray, stop: np.ndarray) -> ArcRates | None:
+    """Rates of an all_reduce of shards: as many trees in as out."""
+    out, back = (_one_way(graph, weight, reverse, stop) for reverse in (False, True))
+    if out is None or back is None:
+        return None
+    # Each takes the part of all links that makes both as fast.
+    part = back.total / (out.total + back.total)
+    return ArcRates(out.roots * part, out.copies * part, back.sums * (1 - part))
+
+
+def turned_round(network: Network, demand: Demand, transfers: Transfers, *, mirrored: bool) -> Transfers:
+    """Transfers in the order in which they would go the other way, the last first: what is late then waits least.
+
+    `mirrored`: whether these go the other way already: copies towards roots, sums away from them.
+    """
+    arc, chunk, reduces, start = transfers
+    course = Queues(_mirror(network) if mirrored else network, demand).course(arc, chunk, reduces, start)
+    order = np.argsort(-course.arrival, kind="stable")
+    return arc[order], chunk[order], ~reduces[order], start
+
+
+def _mirror(network: Network) -> Network:
+    """The network with every arc turned round, as a network of its own; arcs keep their numbers."""
+    ptr = network.hop_ptr
+    first, last = (np.repeat(ends, np.diff(ptr)) for ends in (ptr[:-1], ptr[1:] - 1))
+    back = network.hop[first + last - np.arange(len(network.hop))]
+    return replace(network, src=network.dst, dst=network.src, hop=back)
