@@ -21,7 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     shared_options.add(what, "--collective", required=True)
     shared_options.add(what, "--size")
     what.add_argument("--blocks", metavar="FILE", help="of all_to_all, instead of --size: what each rank has for each")
-    what.add_argument("--chunks", default="1", metavar="N|auto", help="per shard, or of the buffer (default: 1)")
+    what.add_argument("--chunks", default="auto", metavar="N|auto", help="per shard, or of the buffer (default: auto)")
     shared_options.add(what, "--root", note="0")
     add(what, "--ranks", note="NPUs of the group, rank by rank; all by default")
     what.add_argument("--relays", action="store_true", help="NPUs outside the group may forward data")

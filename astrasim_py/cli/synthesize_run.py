@@ -361,6 +361,7 @@ def _text(row: dict, result: SynthesisResult) -> str:
     facts = {
         "time": format_time(round(row["time_ns"] * 1000)),
         "bound": format_time(round(row["bound_ns"] * 1000)) + kind,
+        "network": row["bound_by"],
         "efficiency": f"{float(row['efficiency']):.4f} ({proof})",
         "transfers": str(row["transfers"]),
         "search": f"{search.rounds} run{'s' * (search.rounds != 1)}, seed {search.seed}, {search.seconds:.2f} s"

@@ -76,6 +76,7 @@ def _packed(result: SynthesisResult) -> bytes:
     schedule = result.schedule
     facts = {
         "chunks": result.chunks,
+        "proof": result.proof,
         "time": schedule.time,
         "bound": schedule.bound,
         "bound_kind": schedule.bound_kind,
@@ -96,12 +97,12 @@ def _read(data: bytes, request: Request) -> SynthesisResult | None:
         if any(column.dtype != _COLUMNS[name] or column.ndim != 1 for name, column in columns.items()):
             return None
         chunks, time, bound = (int(facts[name]) for name in ("chunks", "time", "bound"))
-        search, kind = Search(**facts["search"]), str(facts["bound_kind"])
+        search, kind, proof = Search(**facts["search"]), str(facts["bound_kind"]), str(facts["proof"])
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         return None
     limit = Bound(bound, kind)
     schedule = Schedule.of(request.network(), request.demand(chunks), tuple(columns.values()), time, search, limit)
-    return None if check(schedule) else SynthesisResult(schedule=schedule, chunks=chunks, reused=True)
+    return None if check(schedule) else SynthesisResult(schedule=schedule, chunks=chunks, proof=proof, reused=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +150,7 @@ def facts_of(result: SynthesisResult) -> dict[str, Any]:
         "time_ns": ns_number(schedule.time),
         "bound_ns": ns_number(schedule.bound),
         "bound": schedule.bound_kind,
+        "bound_by": result.proof,
         "efficiency": rounded(Fraction(schedule.efficiency).limit_denominator(10**12), 6),
         "gap": rounded(gap, 6),
         "optimal": schedule.optimal,

@@ -12,6 +12,7 @@ from astrasim_py.core.errors import AlgorithmError, InternalError
 from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
+from astrasim_py.synthesis.model.insertion import NEVER
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.schedule import (
@@ -25,6 +26,7 @@ from astrasim_py.synthesis.model.schedule import (
     copied,
     mirrored,
 )
+from astrasim_py.synthesis.search.forests import forests, grown, may_pack
 from astrasim_py.synthesis.search.greedy_search import LARGE, search
 from astrasim_py.synthesis.search.multi_start import Effort, Progress, Watch
 from astrasim_py.synthesis.search.patterns import Patterns, applies, best_pattern, in_queues
@@ -48,24 +50,35 @@ def find_schedule(network: Network, demand: Demand, effort: Effort, *, record: b
     """
     watch = Watch(np.zeros(1, dtype=np.int64), effort.budget)
     try:
-        schedule = _Portfolio(network, demand, effort, watch, record).schedule()
-        end = int(network.occupied_end.max(initial=0))
-        if end and record and schedule.time > end + lower_bounds(network.alone, demand, cuts=False)[0].time:
-            # Waiting for the end of the other tenants may be faster than sharing links with them.
-            alone = _Portfolio(network.alone, demand, effort, watch, record).schedule()
-            late = replace(alone.search, policy=f"put off: {alone.search.policy}").after(schedule.search)
-            columns = alone.arc, alone.chunk, alone.start, alone.reduces
-            other = as_schedule(network, demand, columns, late, Bound(schedule.bound, schedule.bound_kind))
-            better = other.time < schedule.time
-            schedule = other if better else replace(schedule, search=schedule.search.after(alone.search))
-        if record:
-            _tell(effort, "check", schedule)
-            problems = check(schedule)
-            if problems:
-                raise InternalError(f"a synthesized schedule is wrong: {problems[0]}")
+        schedule = searched(network, demand, effort, watch, record=record)
+        checked(schedule, effort)
     finally:
         watch.end()
     return replace(schedule, search=replace(schedule.search, seconds=watch.seconds))
+
+
+def searched(network: Network, demand: Demand, effort: Effort, watch: Watch, *, record: bool) -> Schedule:
+    """The best schedule found in the time of a watch, not checked yet."""
+    schedule = _Portfolio(network, demand, effort, watch, record).schedule()
+    end = int(network.occupied_end.max(initial=0))
+    if end and record and schedule.time > end + lower_bounds(network.alone, demand, cuts=False)[0].time:
+        # Waiting for the end of the other tenants may be faster than sharing links with them.
+        alone = _Portfolio(network.alone, demand, effort, watch, record).schedule()
+        late = replace(alone.search, policy=f"put off: {alone.search.policy}").after(schedule.search)
+        columns = alone.arc, alone.chunk, alone.start, alone.reduces
+        other = as_schedule(network, demand, columns, late, Bound(schedule.bound, schedule.bound_kind))
+        better = other.time < schedule.time
+        schedule = other if better else replace(schedule, search=schedule.search.after(alone.search))
+    return schedule
+
+
+def checked(schedule: Schedule, effort: Effort) -> None:
+    """Raises InternalError: the checker refuses a recorded schedule."""
+    if schedule.recorded:
+        _tell(effort, "check", schedule)
+        problems = check(schedule)
+        if problems:
+            raise InternalError(f"a synthesized schedule is wrong: {problems[0]}")
 
 
 def _tell(effort: Effort, stage: str, schedule: Schedule | None = None) -> None:
@@ -198,6 +211,23 @@ class _Portfolio:
             self.known = found
         return met
 
+    def forest(self) -> bool:
+        """Trees that use all the bandwidth there is, with chunks that follow one another."""
+        network, demand, limits = self.network, self.demand, self.limits
+        per_shard = demand.count if demand.root is not None else demand.count // network.ranks
+        # Roots of sums are chosen where a reduce_scatter and an all_gather take longer than an all_reduce might.
+        joint = self.both and sum(limits.halves) > 1.02 * limits.bound.time
+        stop = self.watch.stop
+        packed = forests(network, demand.collective, demand.root, joint=joint, most=per_shard, stop=stop)
+        if packed is None:
+            return False
+        least = self.known.time if self.known else NEVER
+        found = grown(
+            packed, self.queued or Queues(network, demand), limits.bound, limits.enough, least, self.effort.seed, stop
+        )
+        self.known = found or self.known
+        return self.known is not None and self.known.time <= limits.enough
+
     def rotation(self) -> bool:
         """The best rotation of messages, as near to the bound as none needs to be nearer."""
         queued = self.queued or Queues(self.network, self.demand)
@@ -249,7 +279,7 @@ class _Portfolio:
     def queues(self) -> bool:
         """The schedule of the search in the order of queues."""
         if self.searched is not None and self.queued is not None:
-            self.searched = in_queues(self.queued, self.searched)
+            self.searched = in_queues(self.queued, self.searched, self.limits.enough, self.watch.stop)
         return True
 
     # -- their parts -----------------------------------------------------------------------------------------------
@@ -293,6 +323,7 @@ STRATEGIES: tuple[tuple[Callable[[_Portfolio], bool], Callable[[_Portfolio], boo
     (lambda problem: True, _Portfolio.bounds),
     (lambda problem: problem.record and rotates(problem.network, problem.demand), _Portfolio.rotation),
     (lambda problem: problem.searched is None and problem.demand.receivers is None, _Portfolio.pattern),
+    (lambda problem: problem.record and may_pack(problem.network, problem.demand), _Portfolio.forest),
     (lambda problem: problem.searched is None, _Portfolio.searches),
     (lambda problem: problem.record, _Portfolio.trees),
     (lambda problem: True, _Portfolio.queues),
@@ -312,45 +343,3 @@ def _direct(network: Network, demand: Demand, how: Search) -> SearchResult:
     return SearchResult(
         int((start + delay).max()), (arc.astype(np.int32), chunk.astype(np.int32), start), len(arc), how
     )
-
-
-#: Numbers of chunks per shard that are tried, in this order.
-TRIED = (1, 2, 4, 8, 16, 32, 64)
-#: Transfers beyond which no larger number is tried.
-MAX_TRANSFERS = 2**21
-#: Successive numbers of chunks without improvement after which the search ends.
-_PATIENCE = 2
-#: Parts of the rounds, and of the time, that one number gets.
-_SHARE = 10
-
-
-def best_chunks(
-    run: Callable[[int, int, float | None], Schedule], rounds: int, budget: float | None
-) -> tuple[Schedule, int]:
-    """The fastest schedule over numbers of chunks, and that number, by ``run(chunks, rounds, budget)``."""
-    # More chunks fill links better but pay the latency more often, so times fall and then rise again.
-    made: list[tuple[Schedule, int]] = []
-
-    def seconds() -> float:
-        return sum(found.search.seconds for found, _ in made)
-
-    cut, worse, best = False, 0, 0
-    for chunks in TRIED:
-        found = run(chunks, max(rounds // _SHARE, 1), None if budget is None else budget / _SHARE)
-        made.append((found, chunks))
-        better = found.time < made[best][0].time
-        best, worse = (len(made) - 1, 0) if better else (best, worse + (len(made) > 1))
-        cut = budget is not None and seconds() >= budget
-        # The next number has twice the transfers.
-        if cut or worse == _PATIENCE or 2 * found.transfers > MAX_TRANSFERS or found.time == 0:
-            break
-    chosen = made[best][1]
-    if not made[best][0].optimal and not cut:
-        made.append((run(chosen, rounds, None if budget is None else budget - seconds()), chosen))
-        best = min(best, len(made) - 1, key=lambda i: made[i][0].time)
-    searches = [found.search for found, _ in made]
-    how = replace(
-        made[best][0].search, rounds=sum(each.rounds for each in searches), seconds=seconds(),
-        cut=cut or any(each.cut for each in searches),
-    )  # fmt: skip
-    return replace(made[best][0], search=how), chosen

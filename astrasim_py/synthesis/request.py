@@ -1,8 +1,11 @@
 """A request for a schedule, and the search that answers it."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
+from typing import TYPE_CHECKING
 
 from astrasim_py.core.digest import digest
 from astrasim_py.synthesis.model.demand import Demand
@@ -10,6 +13,9 @@ from astrasim_py.synthesis.model.network import Network, Occupied
 from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.topology.model import Topology
+
+if TYPE_CHECKING:
+    from astrasim_py.cuts.certificate import Certificate
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -20,7 +26,7 @@ class Request:
     npus: tuple[int, ...]  # rank → NPU
     collective: str
     size: int  # bytes of the full buffer
-    chunks: int | None = 1  # per shard (of broadcast and reduce: of the buffer); None: as many as suit the size
+    chunks: int | None = None  # per shard (of broadcast and reduce: of the buffer); None: as many as suit the size
     root: int | None = None
     cost: CostModel = CostModel()
     relays: bool = False
@@ -43,6 +49,19 @@ class Request:
         whole = gcd(*(size for a, row in enumerate(self.blocks) for b, size in enumerate(row) if a != b))
         return Demand.blocks(self.blocks, chunks, unit=max(whole // chunks if whole % chunks == 0 else whole, 1))
 
+    def proof(self, solver_s: float) -> Certificate | None:
+        """What bounds every schedule of the collective, whatever its chunks; None: nothing is known.
+
+        `solver_s`: seconds for a linear program.
+        """
+        if self.blocks is not None:
+            return None
+        from astrasim_py.cuts.certificate import certificate
+
+        return certificate(
+            self.collective, self.size, self.topology, self.npus, self.root or 0, relays=self.relays, solver_s=solver_s
+        )
+
     def key(self) -> str:
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "topology"}
         return digest({**plain, "topology": self.topology.digest()})
@@ -50,18 +69,24 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SynthesisResult:
-    """The answer to a request."""
+    """The answer to a request. `proof`: what bounds every schedule of the collective, whatever its chunks, in words."""
 
     schedule: Schedule
     chunks: int  # per shard
+    proof: str = ""
     reused: bool = False  # whether it was found before
+
+
+#: Seconds for the linear program that bounds an all_to_all, if a budget does not say less, and its share of a budget.
+_SOLVER_S, _SHARE = 20.0, 0.25
 
 
 def solve(
     request: Request, *, record: bool = True, jobs: int | None = None, progress: Callable | None = None
 ) -> SynthesisResult:
     """Search for the schedule of a request. Raises TopologyError, AlgorithmError."""
-    from astrasim_py.synthesis.portfolio import best_chunks, find_schedule
+    from astrasim_py.synthesis.chunk_choice import ChunkChoice
+    from astrasim_py.synthesis.portfolio import find_schedule
     from astrasim_py.synthesis.search.multi_start import Effort
 
     network = request.network()
@@ -69,15 +94,19 @@ def solve(
         from astrasim_py.synthesis.extras.exact import admit, prove
 
         admit(network.ranks, request.exact)
-
-    def run(chunks: int, rounds: int, budget: float | None) -> Schedule:
-        effort = Effort(seed=request.seed, rounds=rounds, budget=budget, jobs=jobs, progress=progress)
-        return find_schedule(network, request.demand(chunks), effort, record=record)
-
+    effort = Effort(seed=request.seed, rounds=request.rounds, budget=request.budget, jobs=jobs, progress=progress)
+    proof = request.proof(0.0)
     if request.chunks is None:
-        schedule, chunks = best_chunks(run, request.rounds, request.budget)
+        schedule, chunks = ChunkChoice(request, network, proof, effort, record=record).schedule()
     else:
-        schedule, chunks = run(request.chunks, request.rounds, request.budget), request.chunks
+        schedule, chunks = find_schedule(network, request.demand(request.chunks), effort, record=record), request.chunks
     if request.exact is not None:
         schedule = prove(schedule, seed=request.seed, limit=request.exact)
-    return SynthesisResult(schedule=schedule, chunks=chunks)
+    if request.collective == "all_to_all" and not schedule.optimal:
+        # The linear program takes longer than some searches: it is solved where it can tell more.
+        left = _SOLVER_S if request.budget is None else min(_SHARE * request.budget, _SOLVER_S)
+        other = request.proof(left)
+        proof = other if proof is None or (other is not None and other.time_ps > proof.time_ps) else proof
+    if proof is not None and proof.time_ps > schedule.bound:
+        schedule = replace(schedule, bound=proof.time_ps, bound_kind=proof.kind)
+    return SynthesisResult(schedule=schedule, chunks=chunks, proof="" if proof is None else str(proof))

@@ -17,7 +17,7 @@ from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network, Occupied
-from astrasim_py.synthesis.portfolio import best_chunks
+from astrasim_py.synthesis.request import Request, solve
 from astrasim_py.synthesis.search import multi_start as rounds
 from astrasim_py.synthesis.search.multi_start import Progress, Watch
 from astrasim_py.topology import build
@@ -34,6 +34,14 @@ def mesh(shape="mesh", dims=(3, 3)):
 
 def wanted(kind: str, **more) -> dict:
     return {"collective": kind, "size": 36 * 2**15, "root": 1 if kind in ROOTED else None, "seed": 1, "jobs": 1} | more
+
+
+def request(topology, kind: str, **more) -> Request:
+    root = 1 if kind in ROOTED else None
+    return Request(
+        topology=topology, npus=tuple(range(topology.npus)), collective=kind, size=36 * 2**15, root=root, rounds=6,
+        **more,
+    )  # fmt: skip
 
 
 def kernels() -> list[jit.Kernel]:
@@ -97,20 +105,21 @@ def test_where_even_one_run_takes_long_all_is_sent_straight(kind, monkeypatch):
         assert schedule.optimal and "direct" in schedule.search.policy
 
 
-def test_time_ends_the_search_for_a_number_of_chunks(monkeypatch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_time_gives_a_schedule_of_some_number_of_chunks(kind):
+    found = solve(request(mesh(), kind, budget=0.0), jobs=1)
+    assert not check(found.schedule) and found.schedule.bound <= found.schedule.time
+    assert found.schedule.optimal or found.schedule.search.cut
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_numbers_of_chunks_are_tried(kind, monkeypatch):
     asked = []
-
-    def run(chunks, runs, budget):
-        asked.append((chunks, budget))
-        search = SimpleNamespace(rounds=1, seconds=6.0, cut=True)
-        return SimpleNamespace(time=100 - chunks, transfers=chunks, optimal=False, search=search)
-
-    monkeypatch.setattr(
-        "astrasim_py.synthesis.portfolio.replace", lambda thing, **new: SimpleNamespace(**vars(thing) | new)
-    )
-    schedule, chunks = best_chunks(run, 100, 10.0)
-    assert [each for each, _ in asked] == [1, 2] and chunks == 2
-    assert schedule.search.cut and schedule.search.seconds == 12.0
+    demand = Request.demand
+    monkeypatch.setattr(Request, "demand", lambda self, chunks: asked.append(chunks) or demand(self, chunks))
+    found = solve(request(mesh(), kind), jobs=1)
+    # Three of forests, or of other searches, beside the one chunk of which all are multiples.
+    assert len({*asked} - {1}) <= 4 and found.chunks in asked
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -17,7 +17,7 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule, Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.portfolio import TRIED, best_chunks
+from astrasim_py.synthesis.request import Request, solve
 from astrasim_py.topology import Topology, build
 from astrasim_py.verification.verifier import verify
 
@@ -207,19 +207,15 @@ def test_chunks_with_one_receiver_are_handed_on(kind, root):
 
 def test_the_number_of_chunks_suits_the_size():
     def run(size):
-        tried = []
-
-        def one(chunks, rounds, budget):
-            tried.append(chunks)
-            return synthesize(
-                DIRECT["torus"], "broadcast", size, chunks=chunks, root=0, cost=COSTS[1], rounds=rounds, jobs=1
-            )
-
-        schedule, chunks = best_chunks(one, 4, None)
-        assert set(tried) <= set(TRIED) and len(set(tried)) > 1
-        assert all(schedule.time <= one(c, 1, None).time for c in {*tried})
-        assert schedule.demand.count == chunks
-        return chunks
+        request = Request(
+            topology=DIRECT["torus"], npus=tuple(range(9)), collective="broadcast", size=size, root=0, cost=COSTS[1],
+            rounds=4,
+        )  # fmt: skip
+        found = solve(request, jobs=1)
+        whole = synthesize(DIRECT["torus"], "broadcast", size, chunks=1, root=0, cost=COSTS[1], rounds=4, jobs=1)
+        assert found.schedule.time <= whole.time
+        assert found.schedule.demand.count == found.chunks
+        return found.chunks
 
     assert run(9 * 64) == 1
     assert run(2**28) > 1

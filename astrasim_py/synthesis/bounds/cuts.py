@@ -7,10 +7,15 @@ times the sum of the weights is no less than the work of all chunks on their lig
 flow). All bounds are exact integers; floating-point numbers only choose where to look.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import numpy as np
 
+from astrasim_py.cuts.capacities import CapacityGraph
+from astrasim_py.cuts.max_flow import FlowGraph
+from astrasim_py.cuts.partitions import partitions
+from astrasim_py.cuts.spreading import spreading_cut as tightest_cut
 from astrasim_py.synthesis.bounds.balanced_paths import Messages
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import distances_to
@@ -18,9 +23,8 @@ from astrasim_py.synthesis.model.insertion import GO
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.timing import Timing
 
-#: Sinks × links of the flows of one bound, at most.
-_FLOWS = 2_000
-_MOST_SINKS = 12
+#: Sinks that are tried at most where the network has no symmetry.
+_MOST_SINKS = 64
 #: Ranks, and arcs, beyond which cuts of chunks with one receiver are not looked for, and arcs for weights of links.
 _MAX_RANKS, _MAX_ARCS, _MOST_ARCS = 512, 40_000, 200_000
 #: Messages × arcs beyond which loads of links are those of shortest paths.
@@ -49,38 +53,52 @@ class _Rooms:
         rooms = free // np.maximum(self.hold, 1)
         return np.where(self.hold > 0, np.maximum(rooms, 0), np.where(free >= 0, 2**40, 0))
 
+    @cached_property
+    def _flows(self) -> FlowGraph:
+        """Ranks, then both ends of every resource; the edges of resources come first."""
+        network, n, count = self.network, self.network.ranks, len(self.network.links)
+        first, last = network.hop[network.hop_ptr[:-1]], network.hop[network.hop_ptr[1:] - 1]
+        inner = np.ones(len(network.hop), dtype=bool)
+        inner[network.hop_ptr[1:] - 1] = False
+        at = np.flatnonzero(inner)
+        tail = np.concatenate([network.src, n + count + last, n + count + network.hop[at]]).astype(np.int64)
+        head = np.concatenate([n + first, network.dst, n + network.hop[at + 1]]).astype(np.int64)
+        vertices = n + 2 * count
+        tail, head = np.divmod(np.unique(tail * vertices + head), vertices)
+        links = np.arange(count)
+        return FlowGraph(vertices, np.concatenate([n + links, tail]), np.concatenate([n + count + links, head]))
 
-def _flow_time(rooms: _Rooms, supply: np.ndarray, need: np.ndarray, floor: int, stop: np.ndarray) -> int:
-    """The least time in which all supplies of ranks can flow to their demands, if that is more than `floor`."""
-    import networkx as nx
+    @cached_property
+    def _backward(self) -> FlowGraph:
+        return FlowGraph(self._flows.vertices, self._flows.head, self._flows.tail)
 
-    total = int(need.sum())
-    if not total:
-        return floor
-    network = rooms.network
-    graph: nx.DiGraph = nx.DiGraph()
-    for r in range(len(network.links)):
-        graph.add_edge(("in", r), ("out", r), capacity=0)
-    ends = network.hop[network.hop_ptr[1:] - 1].tolist(), network.hop[network.hop_ptr[:-1]].tolist()
-    for u, v, last, first in zip(network.src.tolist(), network.dst.tolist(), *ends, strict=True):
-        graph.add_edge(u, ("in", first))
-        graph.add_edge(("out", last), v)
-    inner = np.ones(len(network.hop), dtype=bool)
-    inner[network.hop_ptr[1:] - 1] = False
-    for at in np.flatnonzero(inner).tolist():
-        graph.add_edge(("out", int(network.hop[at])), ("in", int(network.hop[at + 1])))
-    for rank in range(network.ranks):
-        if supply[rank]:
-            graph.add_edge("from", rank, capacity=int(supply[rank]))
-        if need[rank]:
-            graph.add_edge(rank, "to", capacity=int(need[rank]))
+    def flow_time(self, supply: np.ndarray, end: int, floor: int, stop: np.ndarray, *, backward: bool = False) -> int:
+        """The least time in which the chunks of all ranks (int64[n]) can flow to one rank, or `backward` from it, if
+        that is more than `floor`; after a stop signal, what is proven."""
+        count, flows = len(self.network.links), self._backward if backward else self._flows
+        supplies = np.zeros(flows.vertices, dtype=np.int64)
+        supplies[: self.network.ranks] = supply
+        supplies[end] = 0
+        total, best = int(supplies.sum()), floor
+        while total and not stop[0]:
+            capacity = np.full(len(flows.tail), total, dtype=np.int64)
+            capacity[:count] = np.minimum(self.within(best), total)
+            inside = flows.least_cut(capacity, supplies, end)
+            if inside is None:
+                break
+            used = np.flatnonzero((inside[flows.tail] & ~inside[flows.head])[:count])
+            chunks = int(supplies[inside].sum())
+            later = self.crossing(used, chunks, best)
+            if later <= best:
+                break
+            best = later
+        return best
 
-    def feasible(time: int) -> bool:
-        for r, room in enumerate(rooms.within(time).tolist()):
-            graph["in", r]["out", r]["capacity"] = room
-        return nx.maximum_flow_value(graph, "from", "to", flow_func=nx.algorithms.flow.dinitz) >= total
-
-    return _least(feasible, floor, stop)
+    def crossing(self, used: np.ndarray, chunks: int, floor: int) -> int:
+        """The least time in which resources together have room for so many chunks, if that is more than `floor`."""
+        if not chunks or not len(used):
+            return floor
+        return _least(lambda time: int(self.within(time)[used].sum()) >= chunks, floor)
 
 
 def _least(feasible: Callable[[int], bool], floor: int, stop: np.ndarray = GO) -> int:
@@ -101,16 +119,24 @@ def _least(feasible: Callable[[int], bool], floor: int, stop: np.ndarray = GO) -
 
 
 def _sinks(network: Network, rooms: _Rooms) -> list[int]:
-    """Ranks that are likely to be hard to reach, and a few others."""
-    most = min(_MOST_SINKS, _FLOWS // max(len(network.links), 1), network.ranks)
-    if most < 1:
-        return []
+    """One rank of each class of symmetry, or, if these are many, some ranks."""
+    if not len(network.occupied_start):
+        graph = CapacityGraph.of(network.topology, network.npus, relays=network.relays, links=network.links)
+        if len(graph.first_of_classes) <= _MOST_SINKS:
+            return graph.first_of_classes.tolist()
+    return _some(network, rooms)
+
+
+def _some(network: Network, rooms: _Rooms) -> list[int]:
+    """All ranks, or, if these are many, those that are hard to reach, and a few others."""
+    if network.ranks <= _MOST_SINKS:
+        return list(range(network.ranks))
     rate = np.zeros(network.ranks)
     last = network.hop[network.hop_ptr[1:] - 1]
     np.add.at(rate, network.dst, 1 / np.maximum(rooms.hold[last], 1))
-    hard = np.argsort(rate, kind="stable")[: (most + 1) // 2].tolist()
-    even = np.linspace(0, network.ranks - 1, most).astype(int).tolist()
-    return list(dict.fromkeys([*hard, *even]))[:most]
+    hard = np.argsort(rate, kind="stable")[: _MOST_SINKS // 2].tolist()
+    even = np.linspace(0, network.ranks - 1, _MOST_SINKS).astype(int).tolist()
+    return list(dict.fromkeys([*hard, *even]))[:_MOST_SINKS]
 
 
 def spreading_cut(network: Network, timing: Timing, demand: Demand, floor: int, stop: np.ndarray = GO) -> int:
@@ -118,24 +144,37 @@ def spreading_cut(network: Network, timing: Timing, demand: Demand, floor: int, 
     rooms = _Rooms(network, timing)
     own = np.bincount(demand.origin, minlength=network.ranks)
     best = floor
-    for sink in [] if stop[0] else _sinks(network, rooms):
-        supply, need = own.copy(), np.zeros(network.ranks, dtype=np.int64)
-        supply[sink] = 0
-        need[sink] = int(supply.sum())
-        best = _flow_time(rooms, supply, need, best, stop)
+    sinks = [] if stop[0] else _sinks(network, rooms) if (own == own[0]).all() else _some(network, rooms)
+    for sink in sinks:
+        best = rooms.flow_time(own, sink, best, stop)
     return best
 
 
 def reducing_cut(network: Network, timing: Timing, chunks: int, floor: int, stop: np.ndarray = GO) -> int:
     """A bound of all_reduce: every chunk must cross every cut, both ways, wherever it is summed."""
-    rooms = _Rooms(network, timing)
-    best = floor
-    sinks = _sinks(network, rooms)
-    for other in sinks[1 : 1 + len(sinks) // 2]:
-        for a, b in ((sinks[0], other), (other, sinks[0])):
-            supply, need = np.zeros((2, network.ranks), dtype=np.int64)
-            supply[a], need[b] = chunks, chunks
-            best = _flow_time(rooms, supply, need, best, stop)
+    rooms, best = _Rooms(network, timing), floor
+    first, *others = _some(network, rooms)
+    for other in [] if stop[0] else others:
+        for a, b in ((first, other), (other, first)):
+            supply = np.zeros(network.ranks, dtype=np.int64)
+            supply[a] = chunks
+            best = rooms.flow_time(supply, b, best, stop)
+    return best
+
+
+def partition_bound(network: Network, timing: Timing, chunks: int, floor: int, stop: np.ndarray = GO) -> int:
+    """A bound of all_reduce by partitions: to sum a chunk, and to spread the sum, all parts but one must each be
+    entered, and left, once."""
+    if stop[0] or len(network.occupied_start):
+        return floor
+    rooms, best = _Rooms(network, timing), floor
+    graph = CapacityGraph.of(network.topology, network.npus, relays=network.relays, links=network.links)
+    every = np.ones(network.ranks, dtype=np.int64)
+    halves = tuple(tightest_cut(each, every, stop=stop) for each in (graph, graph.reversed))
+    for partition in partitions(graph, halves):
+        for edges in (partition.entering, partition.leaving):
+            used = np.searchsorted(network.links, graph.links[edges])
+            best = rooms.crossing(used, 2 * (partition.count - 1) * chunks, best)
     return best
 
 
@@ -144,34 +183,38 @@ def routing_cut(network: Network, timing: Timing, demand: Demand, floor: int, st
     moving = demand.targets != demand.origin
     origin, receiver = demand.origin[moving].astype(np.int64), demand.targets[moving].astype(np.int64)
     n = network.ranks
-    if not len(origin) or n > _MAX_RANKS or network.arcs > _MAX_ARCS:
+    if not len(origin):
         return floor
-    rooms = _Rooms(network, timing)
+    small = n <= _MAX_RANKS and network.arcs <= _MAX_ARCS
+    rooms, best = _Rooms(network, timing), floor
     leave, enter = np.bincount(origin, minlength=n), np.bincount(receiver, minlength=n)
-    if min((leave > 0).sum(), (enter > 0).sum()) == 1:
-        if len(network.links) > _FLOWS:
-            return floor
-        return _flow_time(rooms, leave, enter, floor, stop)
-    between = np.bincount(origin * n + receiver, minlength=n * n).reshape(n, n)
-    best = floor
+    if (enter > 0).sum() == 1:
+        return rooms.flow_time(leave, int(enter.argmax()), floor, stop)
+    if (leave > 0).sum() == 1:
+        return rooms.flow_time(enter, int(leave.argmax()), floor, stop, backward=True)
     if stop[0]:
         return floor
-    for inside in _cuts(network, timing, rooms, between, stop):
+    between = np.bincount(origin * n + receiver, minlength=n * n).reshape(n, n)
+    for inside in (*_parts(network), *(_cuts(network, timing, rooms, between, stop) if small else ())):
         chunks = int(between[np.ix_(inside, ~inside)].sum())
         crossing = inside[network.src] & ~inside[network.dst]
         # A resource takes a chunk across if any crossing arc uses it; the most constrained resource of each arc
         # suffices.
-        used = np.unique(network.hop[network.hop_ptr[:-1][crossing]])
-        best = max(best, _crossing(rooms, used, chunks, best))
-        used = np.unique(network.hop[network.hop_ptr[1:][crossing] - 1])
-        best = max(best, _crossing(rooms, used, chunks, best))
+        for ends in (network.hop_ptr[:-1], network.hop_ptr[1:] - 1):
+            best = max(best, rooms.crossing(np.unique(network.hop[ends[crossing]]), chunks, best))
     return best
 
 
-def _crossing(rooms: _Rooms, used: np.ndarray, chunks: int, floor: int) -> int:
-    if not chunks:
-        return floor
-    return _least(lambda time: int(rooms.within(time)[used].sum()) >= chunks, floor)
+def _parts(network: Network) -> Iterator[np.ndarray]:
+    """Groups of ranks, bool[n], that switches, links or latencies tell apart, and all other ranks of each."""
+    if len(network.occupied_start):
+        return
+    graph = CapacityGraph.of(network.topology, network.npus, relays=network.relays, links=network.links)
+    for partition in partitions(graph):
+        for inside in partition.cuts():
+            members = inside[graph.members]
+            yield members
+            yield ~members
 
 
 def _cuts(network: Network, timing: Timing, rooms: _Rooms, between: np.ndarray, stop: np.ndarray):

@@ -8,7 +8,7 @@ from bisect import bisect_left
 
 import numpy as np
 
-from astrasim_py.synthesis.bounds.cuts import reducing_cut, routing_cut, spreading_cut, weighted_work
+from astrasim_py.synthesis.bounds.cuts import partition_bound, reducing_cut, routing_cut, spreading_cut, weighted_work
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import distances_from
 from astrasim_py.synthesis.model.insertion import GO
@@ -41,7 +41,7 @@ def lower_bounds(
     * *ingress*, *egress*: the ports of a rank carry its chunks one after the other, in their idle intervals;
     * *work*: all ports together carry all chunks; an all_reduce needs 2 (n - 1) transfers per chunk (complete gossip:
       Harary & Schwenk, J. Franklin Inst. 1974);
-    * *cut*: the links between two parts of the ranks carry what must cross (see `cuts`);
+    * *cut*, *partition*: the links between parts of the ranks carry what must cross (see `cuts`);
     * *path*: the longest of the shortest paths between an origin and a rank that needs its chunk.
     """
     if demand.ranks < 2:
@@ -68,6 +68,9 @@ def lower_bounds(
             Bound(_work(network, timing, 2 * (demand.ranks - 1) * demand.count), "work"),
         ]
         both.append(Bound(reducing_cut(network, timing, demand.count, max(b.time for b in both), stop), "cut"))
+        if cuts:
+            least = partition_bound(network, timing, demand.count, both[-1].time, stop)
+            both.append(Bound(least, "partition"))
         return sorted(both, key=lambda b: -b.time)
     return copying(False)
 
@@ -194,6 +197,14 @@ def _room(until: int, hold: int, before: int, after: int, starts: list[int], end
         count += max(0, start - free) // hold
         free = max(free, end)
     return count + max(0, last - free) // hold
+
+
+def longest_path(network: Network, demand: Demand, *, whole: bool = False) -> int:
+    """The time in ps that something needs to reach the rank farthest from it: its first byte, or a whole chunk."""
+    if demand.ranks < 2:
+        return 0
+    network = network.reversed if demand.reduces else network
+    return _paths(network, network.timing([int(demand.sizes[-1]) if whole else 0]), demand)
 
 
 def _paths(network: Network, timing: Timing, demand: Demand) -> int:

@@ -232,7 +232,7 @@ def whole_rates(graph: ArcGraph, rates: ArcRates, roots: np.ndarray, most: float
         for (column, flows), each in zip(ways, whole, strict=True):
             if column.any() and _lacks(graph, each, roots, flows):
                 return None
-        return WholeRates(roots, *whole, stretch)
+        return WholeRates(roots, whole[0], whole[1], stretch)
 
     best, low, high = holding(most), 1.0, most
     for _ in range(_HALVINGS if best is not None else 0):

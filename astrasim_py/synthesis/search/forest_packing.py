@@ -1,9 +1,9 @@
 """Spanning trees packed into arcs of whole capacities.
 
 Trees are grown arc by arc. An arc joins a tree as often as all trees that are not finished can still be packed into
-what remains: the least, over sets of ranks, of capacity into the set less trees that have no rank in it (Lovász, "On two
-minimax theorems in graph theory", J. Comb. Theory B 1976), which one maximum flow finds. So no tree ever sticks. Of the
-arcs that may join, the one next to the root goes first, wide before narrow: shallow trees fill soon.
+what remains: the least, over sets of ranks, of capacity into the set less trees that have no rank in it (Lovász, "On
+two minimax theorems in graph theory", J. Comb. Theory B 1976), which one maximum flow finds. So no tree ever sticks. Of
+the arcs that may join, the one next to the root goes first, wide before narrow: shallow trees fill soon.
 """
 
 from __future__ import annotations

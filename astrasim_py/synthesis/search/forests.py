@@ -7,7 +7,7 @@ another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,9 +17,11 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.insertion import GO
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
-from astrasim_py.synthesis.model.schedule import Transfers
+from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
 from astrasim_py.synthesis.search.arc_rates import ArcGraph, ArcRates, joint_rates, spreading_rates, whole_rates
 from astrasim_py.synthesis.search.forest_packing import Forest, pack_trees
+from astrasim_py.synthesis.search.patterns import posted
+from astrasim_py.synthesis.search.turning import Urgent, mirrored_queues, settled, turned_round
 
 #: Trees for a shard (of an all_reduce: for a rank, in the mean) that are tried, the first that lose little are taken.
 _TREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
@@ -42,6 +44,7 @@ class Forests:
     copies: Forest | None
     sums: Forest | None
     stretch: float
+    joint: bool  # whether roots of an all_reduce were chosen
 
     @property
     def per_shard(self) -> int:
@@ -54,8 +57,9 @@ class Forests:
         """Arcs of the longest way of a chunk."""
         return sum(int(forest.depth.max()) for forest in (self.sums, self.copies) if forest is not None)
 
-    def transfers(self, demand: Demand) -> Transfers:
-        """(arc, chunk, reduces) of a demand in order of urgency, and zeros for their start."""
+    def transfers(self, queues: Queues, stop: np.ndarray = GO) -> Urgent | None:
+        """Transfers of a demand, the most urgent first; None: stopped."""
+        demand = queues.demand
         if demand.collective == "all_reduce":
             # Any rank may be the root of any chunk.
             counts = _parts(self.trees, demand.count)
@@ -72,11 +76,10 @@ class Forests:
         # At equal urgency every rank begins with its successor: no two send to the same one.
         shift = (self.network.dst[arc].astype(np.int64) - self.network.src[arc]) % self.network.ranks
         order = np.lexsort((shift, near, sums, turn))
-        found = arc[order], chunks[order], sums[order], np.zeros(len(order), dtype=np.int64)
+        found = arc[order], chunks[order], sums[order]
         if self.copies is not None:
             return found
-        arc, chunks, sums, start = found
-        return turned_round(self.network, demand, (arc, chunks, ~sums, start), mirrored=True)
+        return turned_round(mirrored_queues(queues), (found[0], found[1], ~found[2]), stop)
 
     def _way(self, forest: Forest, root: np.ndarray, chunk: np.ndarray, reduces: bool) -> tuple[np.ndarray, ...]:
         """Columns of the transfers of chunks (of ascending roots) over trees: arc, chunk, reduces, turn, nearness."""
@@ -149,7 +152,28 @@ def forests(
         if forest is None:
             return None
         packed.append(forest)
-    return Forests(network, collective, whole.roots, packed[0], packed[1], whole.stretch)
+    return Forests(network, collective, whole.roots, packed[0], packed[1], whole.stretch, joint)
+
+
+def may_pack(network: Network, demand: Demand) -> bool:
+    """Whether forests are packed for a demand."""
+    few = 2 < network.ranks <= MAX_RANKS and network.ranks * network.arcs <= MAX_ARCS
+    return few and demand.receivers is None and not len(network.occupied_start)
+
+
+def grown(
+    packed: Forests, queues: Queues, bound: Bound, enough: int, until: int, seed: int, stop: np.ndarray = GO
+) -> Schedule | None:
+    """The schedule of a demand over forests, the best of some orders, if it ends before `until`; `seed`: of the search
+    that asks for it."""
+    transfers = packed.transfers(queues, stop)
+    found = None if transfers is None else settled(queues, transfers, until - 1, enough, stop)
+    if found is None:
+        return None
+    kinds = sum(len(each.root) for each in (packed.copies, packed.sums) if each is not None)
+    roots = ", roots chosen" if packed.joint else ""
+    policy = f"forest: {kinds} kinds of trees, {packed.per_shard} per shard{roots}"
+    return posted(queues, found[1], Search(seed=seed, policy=policy, rounds=0), bound)
 
 
 def _one_way(graph: ArcGraph, weight: np.ndarray, reverse: bool, stop: np.ndarray) -> ArcRates | None:
@@ -167,22 +191,3 @@ def _halves(graph: ArcGraph, weight: np.ndarray, stop: np.ndarray) -> ArcRates |
     # Each takes the part of all links that makes both as fast.
     part = back.total / (out.total + back.total)
     return ArcRates(out.roots * part, out.copies * part, back.sums * (1 - part))
-
-
-def turned_round(network: Network, demand: Demand, transfers: Transfers, *, mirrored: bool) -> Transfers:
-    """Transfers in the order in which they would go the other way, the last first: what is late then waits least.
-
-    `mirrored`: whether these go the other way already: copies towards roots, sums away from them.
-    """
-    arc, chunk, reduces, start = transfers
-    course = Queues(_mirror(network) if mirrored else network, demand).course(arc, chunk, reduces, start)
-    order = np.argsort(-course.arrival, kind="stable")
-    return arc[order], chunk[order], ~reduces[order], start
-
-
-def _mirror(network: Network) -> Network:
-    """The network with every arc turned round, as a network of its own; arcs keep their numbers."""
-    ptr = network.hop_ptr
-    first, last = (np.repeat(ends, np.diff(ptr)) for ends in (ptr[:-1], ptr[1:] - 1))
-    back = network.hop[first + last - np.arange(len(network.hop))]
-    return replace(network, src=network.dst, dst=network.src, hop=back)

@@ -89,7 +89,7 @@ class Watch:
     """Sets a stop signal when the time of a search is over (compilation is free), and calls `tell` now and then."""
 
     def __init__(self, stop: np.ndarray, budget: float | None, tell: Callable[[], None] | None = None) -> None:
-        self._stop, self._budget, self._tell = stop, budget, tell
+        self.stop, self._budget, self._tell = stop, budget, tell
         self._ended = Event()
         self.begin = clock()
         if budget is not None or tell is not None:
@@ -114,7 +114,7 @@ class Watch:
         told = time.monotonic()
         while not self._ended.wait(_BEAT if self._budget is not None else _TOLD):
             if self.over:
-                self._stop[0] = 1
+                self.stop[0] = 1
             if self._tell is not None and time.monotonic() - told >= _TOLD:
                 told = time.monotonic()
                 self._tell()

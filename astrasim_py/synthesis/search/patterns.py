@@ -8,6 +8,7 @@ The transfers are posted in an order of urgency and executed as the engines do (
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
 from astrasim_py.synthesis.search.multi_start import BestRun, Effort, compete, in_turn, search_of
+from astrasim_py.synthesis.search.turning import Urgent, mirrored_queues, settled, turned_round
 
 #: Ranks, and hops of all transfers, beyond which nothing is tried.
 MAX_RANKS, MAX_HOPS = 2**11, 2**23
@@ -135,8 +137,12 @@ class Patterns:
         #: int64[chunks]: index of a chunk at its origin.
         self.turn = numbered(self.root)
 
-    def transfers(self, pattern: Pattern) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """(arc, chunk, reduces), the most urgent first; None: a link is missing."""
+    @cached_property
+    def mirror(self) -> Queues:
+        return mirrored_queues(self.queues)
+
+    def transfers(self, pattern: Pattern, stop: np.ndarray = GO) -> Urgent | None:
+        """Transfers, the most urgent first; None: a link is missing, or stopped."""
         demand, n = self.demand, self.network.ranks
         labels = self.groupings[pattern.groups] if pattern.groups >= 0 else []
         levels = [*labels, np.arange(n)]
@@ -155,12 +161,17 @@ class Patterns:
         cell, chunks, ranks = tuple(c[real] for c in cell), chunks[real], ranks[real]
         above, turn = parent[cell], self.turn[chunks]
         depth, height = depth[cell], height[cell]
+        late = {NEAR: (depth, turn), FAR: (-height, turn), TURNS: (turn, depth)}[pattern.rule]
+        order, none = np.lexsort(((ranks - above) % n, late[1], late[0])), np.zeros(len(ranks), dtype=bool)
         columns = []
-        for reduces, near, far, src, dst in ((True, height, depth, ranks, above), (False, depth, height, above, ranks)):
-            if sums if reduces else spreads:
-                late = {NEAR: (near, turn), FAR: (-far, turn), TURNS: (turn, near)}[pattern.rule]
-                order = np.lexsort(((dst - src) % n, late[1], late[0]))
-                columns.append((self.arc_of[src, dst][order], chunks[order], np.full(len(order), reduces)))
+        if sums:
+            # They go as copies would go the other way, turned round in time.
+            turned = turned_round(self.mirror, (self.arc_of[ranks, above][order], chunks[order], none), stop)
+            if turned is None:
+                return None
+            columns.append(turned)
+        if spreads:
+            columns.append((self.arc_of[above, ranks][order], chunks[order], none))
         arcs, carried, summed = (np.concatenate(column) for column in zip(*columns, strict=True))
         return arcs, carried, summed
 
@@ -198,8 +209,8 @@ def best_pattern(made: Patterns, bound: Bound, enough: int, effort: Effort) -> S
     tried = min(len(offered), max(_EFFORT // hops, 4))
 
     def run(pattern: Pattern, seed: int, limit: int, stop: np.ndarray, start: BestRun | None):
-        rows = made.transfers(pattern)
-        return None if rows is None else made.queues.executed(*rows, limit - 1)
+        rows = made.transfers(pattern, stop)
+        return None if rows is None else made.queues.executed(*rows, limit - 1, stop)
 
     found = compete(in_turn(offered, tried), run, enough, replace(effort, rounds=tried))
     if found is None:
@@ -214,9 +225,9 @@ def posted(queues: Queues, time: int, rows: tuple, search: Search, bound: Bound)
     return Schedule.of(queues.network, queues.demand, (arc, chunk, start, reduces), time, search, bound)
 
 
-def in_queues(queues: Queues, schedule: Schedule, stop: np.ndarray = GO) -> Schedule:
-    """A schedule whose transfers are posted as early as their order lets them, if that is faster."""
-    found = queues.executed(schedule.arc, schedule.chunk, schedule.reduces, schedule.time - 1, stop)
+def in_queues(queues: Queues, schedule: Schedule, enough: int, stop: np.ndarray = GO) -> Schedule:
+    """A schedule whose transfers are posted as early as the best order found lets them, if that is faster."""
+    found = settled(queues, (schedule.arc, schedule.chunk, schedule.reduces), schedule.time - 1, enough, stop)
     if found is None:
         return schedule
     how = replace(schedule.search, policy=f"{schedule.search.policy}, in queues")
