@@ -27,7 +27,7 @@ from astrasim_py.synthesis.emit.emitter import clock_needed, emit
 from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
 from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.request import Request, SynthesisResult
+from astrasim_py.synthesis.request import MAX_TRANSFERS, Request, SynthesisResult
 from astrasim_py.synthesis.search.multi_start import Progress
 from astrasim_py.system.machine_models import NetworkKeys, NetworkModel
 from astrasim_py.system.problem import Problem
@@ -46,6 +46,8 @@ MAX_ET = 2**21
 MAX_RECORDED = 2**26
 COUNTED = ("all_gather", "reduce_scatter", "broadcast", "reduce")
 MAX_CHUNKS = 2**20
+#: Transfers of a rank of which runtimes read MSCCL-IR, where the number of chunks is chosen.
+_XML_TRANSFERS = 512
 _RANGES = {"seed": (0, 2**31 - 1), "rounds": (1, 10**6), "threads": (1, 1024), "unwind": (1, 2**20)}
 
 
@@ -136,6 +138,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     return Request(
         topology=topology, npus=npus, collective=kind, size=size, chunks=chunks, root=root,
         cost=CostModel(model=args.model, link_busy=args.link_busy), relays=args.relays, occupied=occupied,
+        transfers=_XML_TRANSFERS * len(npus) if (args.output or "").endswith(".xml") else MAX_TRANSFERS,
         seed=args.seed, rounds=args.rounds, budget=budget, exact=limit if args.exact else None, blocks=blocks,
     )  # fmt: skip
 

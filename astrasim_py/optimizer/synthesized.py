@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -121,9 +121,10 @@ def _made(
             occupied=busy[npus],
             seed=seed,
             rounds=_ROUNDS,
+            transfers=_TRANSFERS,
         )
         try:
-            result = _fastest(request, spend)
+            result = find(request)
             algorithm = emit(result.schedule, clock=clock)
         except AstraError as error:
             return SynthesizedCalls(name=calls.name, algorithms={}, text=f"nothing: {error.problem}")
@@ -206,21 +207,6 @@ def _layout(topology: Topology, npus: tuple[int, ...]) -> str:
     number = np.argsort(np.argsort(first, kind="stable"), kind="stable")[position]  # of each link, by its first use
     services = hop_services(topology, network.links[network.hop], (1, 2**30))
     return digest([network.src, network.dst, network.hop_ptr, number, *services])
-
-
-def _fastest(request: Request, spend: Callable[[], None]) -> SynthesisResult:
-    """The fastest schedule over numbers of chunks: 1, 2, 4 … until one is no faster or has too many transfers."""
-    ranks, chunks = len(request.npus), 1
-    once = (ranks - 1) * (1 if promise_of(request.collective).rooted else ranks)
-    once *= 2 if request.collective == "all_reduce" else 1
-    best = None
-    while best is None or chunks * once <= _TRANSFERS:
-        result = find(replace(request, chunks=chunks))
-        if best is not None and result.schedule.time >= best.schedule.time:
-            break
-        best, chunks = result, 2 * chunks
-        spend()
-    return best
 
 
 def _busy(step: TracedStep, records: Records, numbers: Sequence[int], npus: tuple[int, ...]) -> Occupied:

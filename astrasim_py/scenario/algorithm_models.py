@@ -87,7 +87,7 @@ class Synthesis(StrictModel):
     """How an algorithm is synthesized for the topology, the placement and the size of a call; see docs/synthesis.md."""
 
     chunks: Annotated[int | str, choice("auto", whole_numbers=True)] = Field(
-        default=1, description="per shard (of broadcast and reduce: of the buffer), or auto: as many as suit the size"
+        default="auto", description="per shard (of broadcast and reduce: of the buffer); auto: as many as suit the size"
     )
     rounds: Annotated[int, whole(1, 10**6)] = Field(default=200, description="runs of the search at most")
     seed: Annotated[int, whole(0, 2**31 - 1)] = 1

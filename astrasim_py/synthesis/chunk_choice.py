@@ -29,8 +29,8 @@ from astrasim_py.synthesis.search.multi_start import Effort, Progress, Watch
 _LOSS, _FILL = 0.003, 2.0
 #: Losses from which on forests are not cut finer, and nothing else is searched for.
 _ENOUGH, _NEAR = 0.006, 0.02
-#: Transfers of a schedule at most, of the first one, and of one that is searched for by other means than forests.
-MAX_TRANSFERS, MAX_FIRST, MAX_SEARCHED = 2**20, 2**17, 2**18
+#: Transfers of the first schedule at most, and of one that is searched for by other means than forests.
+MAX_FIRST, MAX_SEARCHED = 2**17, 2**18
 #: Trials of forests after the first.
 _MORE = 2
 #: Pairs of chunk and arc that one greedy run looks at, and that all of them do (about ten seconds); fewest runs.
@@ -68,7 +68,7 @@ class ChunkChoice:
     def schedule(self) -> tuple[Schedule, int]:
         """The best schedule, checked, and its chunks per shard."""
         try:
-            if self.record and self.spreads and may_pack(self.network, self.request.demand(1)):
+            if self.spreads and may_pack(self.network, self.request.demand(1)):
                 self._grow()
             if self.best is None or not self._near:
                 self._search()
@@ -77,6 +77,9 @@ class ChunkChoice:
         finally:
             self.watch.end()
         cut = self.best.search.cut or (self.watch.over and self.best.time > self.bound.time)
+        if not self.record:
+            nothing = {name: getattr(self.best, name)[:0] for name in ("arc", "chunk", "start", "reduces")}
+            self.best = replace(self.best, **nothing)
         how = replace(self.best.search, seconds=self.watch.seconds, seed=self.effort.seed, cut=cut)
         return replace(self.best, bound=self.bound.time, bound_kind=self.bound.kind, search=how), self.chunks
 
@@ -85,6 +88,7 @@ class ChunkChoice:
         return self._loss <= _NEAR
 
     def _most(self, transfers: int) -> int:
+        transfers = min(transfers, self.request.transfers)
         return max(1, min(transfers // max(self.once, 1), MAX_CHUNKS // max(self.request.demand(1).count, 1)))
 
     def _wished(self, fill: float) -> int:
@@ -101,7 +105,7 @@ class ChunkChoice:
 
     def _grow(self) -> None:
         """Forests at the number of chunks of the closed form, then at the one that the measured fill asks for."""
-        request, most = self.request, self._most(MAX_TRANSFERS)
+        request, most = self.request, self._most(self.request.transfers)
         # Where latency counts most, trees are no good guess: other searches follow.
         wished = min(self._wished(_FILL), self._most(MAX_FIRST if self.flow > self.latency else MAX_FIRST // 8))
         packed = self._packed(wished, joint=False)

@@ -17,6 +17,9 @@ from astrasim_py.topology.model import Topology
 if TYPE_CHECKING:
     from astrasim_py.cuts.certificate import Certificate
 
+#: Transfers of a schedule whose number of chunks is chosen.
+MAX_TRANSFERS = 2**20
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Request:
@@ -27,6 +30,7 @@ class Request:
     collective: str
     size: int  # bytes of the full buffer
     chunks: int | None = None  # per shard (of broadcast and reduce: of the buffer); None: as many as suit the size
+    transfers: int = MAX_TRANSFERS  # at most, of a schedule whose number of chunks is chosen
     root: int | None = None
     cost: CostModel = CostModel()
     relays: bool = False

@@ -120,7 +120,9 @@ def test_two_tenants_take_their_claimed_times_together(capsys, tmp_path):
 
 
 def test_what_is_unwound_is_simulated_with_and_without_its_switches(capsys):
-    row = json.loads(synthesize(capsys, "--unwind", "2", topology="switch:5,bandwidth=50 GB/s,latency=500 ns")[1])
+    row = json.loads(
+        synthesize(capsys, "--unwind", "2", "--chunks", "1", topology="switch:5,bandwidth=50 GB/s,latency=500 ns")[1]
+    )
     assert row["difference_ns"] == 0 and row["checked"] is True and row["engine"] == "simpy"
     assert 0 < row["with_switches_ns"] <= row["simulated_ns"] and "degree 2" in row["topology"]
 
@@ -227,14 +229,14 @@ def test_without_its_solver_the_exact_mode_says_what_to_install(capsys, monkeypa
 
 
 def test_counting_keeps_nothing(capsys):
-    row = json.loads(synthesize(capsys, "--count")[1])
+    row = json.loads(synthesize(capsys, "--count", "--chunks", "1")[1])
     assert row["transfers"] == 72 and row["verified"] is None and row["out"] is None
 
 
 def test_an_all_reduce_is_counted_as_it_is_found(capsys):
     code, out, _ = synthesize(capsys, "--count", "--collective", "all_reduce", "--fresh")
     counted, found = json.loads(out), json.loads(synthesize(capsys, "--collective", "all_reduce", "--fresh")[1])
-    assert code == 0 and counted["transfers"] == found["transfers"] == 144
+    assert code == 0 and counted["transfers"] == found["transfers"] == 144 * counted["chunks"]
     assert counted["time_ns"] == found["time_ns"]
 
 
@@ -321,7 +323,7 @@ def test_xml_is_for_the_runtime_that_is_named(tmp_path, capsys, dialect):
     """The result says which runtime takes the file, and `verify` says the same."""
     out = str(tmp_path / "t.xml")
     options = [] if dialect is None else ["--dialect", dialect]
-    asked = [*ASKED[:6], "--threads", "1", "--quiet"]
+    asked = [*ASKED[:6], "--threads", "1", "--quiet", "--chunks", "1"]
     assert main(["synthesize", "--topology", TORUS, *asked, "--output", out, *options]) == 0
     line = capsys.readouterr().out.splitlines()[-1]
     name = {"azure": "Azure's runtime", "rccl": "RCCL"}.get(dialect, "the classic runtime")

@@ -173,7 +173,7 @@ def grown(
     kinds = sum(len(each.root) for each in (packed.copies, packed.sums) if each is not None)
     roots = ", roots chosen" if packed.joint else ""
     policy = f"forest: {kinds} kinds of trees, {packed.per_shard} per shard{roots}"
-    return posted(queues, found[1], Search(seed=seed, policy=policy, rounds=0), bound)
+    return posted(queues, *found, Search(seed=seed, policy=policy, rounds=0), bound)
 
 
 def _one_way(graph: ArcGraph, weight: np.ndarray, reverse: bool, stop: np.ndarray) -> ArcRates | None:
