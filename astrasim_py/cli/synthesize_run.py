@@ -46,8 +46,8 @@ MAX_ET = 2**21
 MAX_RECORDED = 2**26
 COUNTED = ("all_gather", "reduce_scatter", "broadcast", "reduce")
 MAX_CHUNKS = 2**20
-#: Transfers of a rank of which runtimes read MSCCL-IR, where the number of chunks is chosen.
-_XML_TRANSFERS = 512
+#: Transfers of a link in the mean of which runtimes read MSCCL-IR, where the number of chunks is chosen.
+_XML_TRANSFERS = 16
 _RANGES = {"seed": (0, 2**31 - 1), "rounds": (1, 10**6), "threads": (1, 1024), "unwind": (1, 2**20)}
 
 
@@ -138,7 +138,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     return Request(
         topology=topology, npus=npus, collective=kind, size=size, chunks=chunks, root=root,
         cost=CostModel(model=args.model, link_busy=args.link_busy), relays=args.relays, occupied=occupied,
-        transfers=_XML_TRANSFERS * len(npus) if (args.output or "").endswith(".xml") else MAX_TRANSFERS,
+        transfers=_XML_TRANSFERS * topology.links if (args.output or "").endswith(".xml") else MAX_TRANSFERS,
         seed=args.seed, rounds=args.rounds, budget=budget, exact=limit if args.exact else None, blocks=blocks,
     )  # fmt: skip
 
