@@ -12,7 +12,8 @@ from pathlib import Path
 
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.request import Request, solve
+from astrasim_py.synthesis.request import Request
+from astrasim_py.synthesis.solve import solve
 from astrasim_py.topology.topology_files import read_edge_list
 
 #: The cost model of TACOS: latency is serialised with the transfer.

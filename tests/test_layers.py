@@ -68,7 +68,7 @@ PACKAGE = Path(astrasim_py.__file__).parent
 #: Slow to import: never at the top of a module, but of those that are themselves imported where used only.
 HEAVY = {"matplotlib", "networkx", "numba", "pandas", "scipy", "ortools", "distributed"}
 #: Ours that are as slow to import.
-SLOW = {"astrasim_py.core.jit", "astrasim_py.synthesis.request"}
+SLOW = {"astrasim_py.core.jit", "astrasim_py.synthesis.request", "astrasim_py.synthesis.solve"}
 #: Rooms that only some scenarios need: a run of the others imports nothing of them.
 BY_NEED = {"training", "pytorch", "sharing", "measured", "msccl", "synthesis", "astra_sim", "optimizer"}
 #: Modules by which only some runs are done.

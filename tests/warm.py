@@ -40,7 +40,8 @@ def large_traces() -> None:
 def synthesizer() -> None:
     """Problems that meet each search."""
     import astrasim_py as ap
-    from astrasim_py.synthesis.request import Request, solve
+    from astrasim_py.synthesis.request import Request
+    from astrasim_py.synthesis.solve import solve
 
     link = {"bandwidth": "1 GB/s", "latency": "1 us"}
     ring = ap.build_topology(shape="ring", npus=3, **link)

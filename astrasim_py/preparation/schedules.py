@@ -26,7 +26,7 @@ from astrasim_py.results.values import ns_number, rounded
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search, share_of_bound
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.request import Request, SynthesisResult, solve
+from astrasim_py.synthesis.request import Request, SynthesisResult
 from astrasim_py.system.compatible import NIC, SYNTHESIS, exclusions
 from astrasim_py.system.machine_models import NetworkModel, NicModel
 from astrasim_py.verification.bounds import CallBounds
@@ -60,8 +60,10 @@ def find(
 ) -> SynthesisResult:
     """The schedule of a request, from the cache where it was found before, unless `fresh`.
 
-    Without `record` transfers are only counted, and nothing is kept. See `request.solve`.
+    Without `record` transfers are only counted, and nothing is kept. See `synthesis.solve`.
     """
+    from astrasim_py.synthesis.solve import solve
+
     return cached(
         cache_file("schedules", (request.key(), edition(*DECIDING)), ".npz") if record else None,
         lambda: solve(request, record=record, jobs=jobs, progress=progress),

@@ -1,9 +1,8 @@
-"""A request for a schedule, and the search that answers it."""
+"""A request for a schedule, and its answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING
 
@@ -79,38 +78,3 @@ class SynthesisResult:
     chunks: int  # per shard
     proof: str = ""
     reused: bool = False  # whether it was found before
-
-
-#: Seconds for the linear program that bounds an all_to_all, if a budget does not say less, and its share of a budget.
-_SOLVER_S, _SHARE = 20.0, 0.25
-
-
-def solve(
-    request: Request, *, record: bool = True, jobs: int | None = None, progress: Callable | None = None
-) -> SynthesisResult:
-    """Search for the schedule of a request. Raises TopologyError, AlgorithmError."""
-    from astrasim_py.synthesis.chunk_choice import ChunkChoice
-    from astrasim_py.synthesis.portfolio import find_schedule
-    from astrasim_py.synthesis.search.multi_start import Effort
-
-    network = request.network()
-    if request.exact is not None:
-        from astrasim_py.synthesis.extras.exact import admit, prove
-
-        admit(network.ranks, request.exact)
-    effort = Effort(seed=request.seed, rounds=request.rounds, budget=request.budget, jobs=jobs, progress=progress)
-    proof = request.proof(0.0)
-    if request.chunks is None:
-        schedule, chunks = ChunkChoice(request, network, proof, effort, record=record).schedule()
-    else:
-        schedule, chunks = find_schedule(network, request.demand(request.chunks), effort, record=record), request.chunks
-    if request.exact is not None:
-        schedule = prove(schedule, seed=request.seed, limit=request.exact)
-    if request.collective == "all_to_all" and not schedule.optimal:
-        # The linear program takes longer than some searches: it is solved where it can tell more.
-        left = _SOLVER_S if request.budget is None else min(_SHARE * request.budget, _SOLVER_S)
-        other = request.proof(left)
-        proof = other if proof is None or (other is not None and other.time_ps > proof.time_ps) else proof
-    if proof is not None and proof.time_ps > schedule.bound:
-        schedule = replace(schedule, bound=proof.time_ps, bound_kind=proof.kind)
-    return SynthesisResult(schedule=schedule, chunks=chunks, proof="" if proof is None else str(proof))

@@ -73,7 +73,8 @@ def test_the_cut_is_the_tightest_of_all(net: Topology, data: st.DataObject) -> N
 @settings(max_examples=30)
 def test_a_certificate_is_a_bound_of_what_a_schedule_takes(net: Topology) -> None:
     """A schedule that sends every share straight from its origin, one after the other, is no faster."""
-    from astrasim_py.synthesis.request import Request, solve
+    from astrasim_py.synthesis.request import Request
+    from astrasim_py.synthesis.solve import solve
 
     for collective in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast"):
         root = 0 if collective == "broadcast" else None

@@ -17,9 +17,10 @@ from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network, Occupied
-from astrasim_py.synthesis.request import Request, solve
+from astrasim_py.synthesis.request import Request
 from astrasim_py.synthesis.search import multi_start as rounds
 from astrasim_py.synthesis.search.multi_start import Progress, Watch
+from astrasim_py.synthesis.solve import solve
 from astrasim_py.topology import build
 from astrasim_py.topology.edge_list import read_csv
 

@@ -17,7 +17,8 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.schedule import Schedule, Search, as_schedule, copied
 from astrasim_py.synthesis.model.timing import CostModel
-from astrasim_py.synthesis.request import Request, solve
+from astrasim_py.synthesis.request import Request
+from astrasim_py.synthesis.solve import solve
 from astrasim_py.topology import Topology, build
 from astrasim_py.verification.verifier import verify
 
