@@ -97,6 +97,10 @@ class _Limits:
     short: bool = False  # whether time cut the bounds
 
 
+#: Share above the bound from which large problems are not searched any more.
+NEAR = 0.02
+
+
 class _Portfolio:
     """The searches of one problem, made in the order of `STRATEGIES`. Each returns whether no other can do better.
 
@@ -238,6 +242,9 @@ class _Portfolio:
     def searches(self) -> bool:
         """The greedy searches, or the search of routes."""
         demand, limits, rounds = self.demand, self.limits, self.effort.rounds
+        many = self.candidates > FEW_EFFORT and self.record and demand.receivers is None
+        if many and self.known is not None and self.known.time <= limits.enough * (1 + NEAR):
+            return True
         if self.quick and self.known is not None:
             # Behind switches this is hard to beat. Where all links are direct, one greedy run is made, however long it
             # takes.

@@ -57,12 +57,16 @@ class _Rooms:
     def _flows(self) -> FlowGraph:
         """Ranks, then both ends of every resource; the edges of resources come first."""
         network, n, count = self.network, self.network.ranks, len(self.network.links)
-        first, last = network.hop[network.hop_ptr[:-1]], network.hop[network.hop_ptr[1:] - 1]
+        # The hops of an arc stand in the order of the network that is not reversed.
+        back = network.reverse_of is not None
+        ends = network.hop[network.hop_ptr[:-1]], network.hop[network.hop_ptr[1:] - 1]
+        first, last = ends[::-1] if back else ends
         inner = np.ones(len(network.hop), dtype=bool)
         inner[network.hop_ptr[1:] - 1] = False
         at = np.flatnonzero(inner)
-        tail = np.concatenate([network.src, n + count + last, n + count + network.hop[at]]).astype(np.int64)
-        head = np.concatenate([n + first, network.dst, n + network.hop[at + 1]]).astype(np.int64)
+        before, behind = (network.hop[at + 1], network.hop[at]) if back else (network.hop[at], network.hop[at + 1])
+        tail = np.concatenate([network.src, n + count + last, n + count + before]).astype(np.int64)
+        head = np.concatenate([n + first, network.dst, n + behind]).astype(np.int64)
         vertices = n + 2 * count
         tail, head = np.divmod(np.unique(tail * vertices + head), vertices)
         links = np.arange(count)
