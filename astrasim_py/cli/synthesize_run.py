@@ -66,6 +66,7 @@ def run_synthesize(args: argparse.Namespace) -> int:
             record=not args.count,
             jobs=args.threads,
             progress=lambda state: line.show(_standing(state)),
+            best_so_far=True,
         )
         line.show(_STAGES["write"])
         if not args.quiet:
@@ -155,7 +156,9 @@ def _notes(result: SynthesisResult, topology: Topology, budget: float | None) ->
     schedule, search, lines = result.schedule, result.schedule.search, []
     if result.reused:
         lines.append("found before, and reused; --fresh searches again")
-    if search.cut:
+    if result.interrupted:
+        lines.append("stopped by Ctrl-C: the best so far")
+    elif search.cut:
         lines.append("the search was cut by its limit of time: another machine may find another schedule")
         if budget is not None and search.seconds > 1.5 * budget + 1:
             took = f"{search.seconds:.1f} s instead of {budget:.1f} s"
@@ -358,6 +361,7 @@ def _differences(row: dict, schedule: Schedule) -> list[str]:
 
 def _text(row: dict, result: SynthesisResult) -> str:
     search = result.schedule.search
+    ended = ", stopped by Ctrl-C" if result.interrupted else ", cut by its limit of time" * search.cut
     proof = "optimal: no schedule of these chunks is faster" if row["optimal"] else f"gap {float(row['gap']):.2%}"
     kind = f" ({row['bound']})" if row["bound"] else ""
     off = f"{row['difference_ns']:+} ns" if row["difference_ns"] else "equal"
@@ -368,7 +372,7 @@ def _text(row: dict, result: SynthesisResult) -> str:
         "efficiency": f"{float(row['efficiency']):.4f} ({proof})",
         "transfers": str(row["transfers"]),
         "search": f"{search.rounds} run{'s' * (search.rounds != 1)}, seed {search.seed}, {search.seconds:.2f} s"
-        f"{', then exact' * row['exact']}{', cut by its limit of time' * search.cut}",
+        f"{', then exact' * row['exact']}{ended}",
         "policy": row["policy"],
         "checked": row["checked"] and f"schedule{', algorithm' * bool(row['verified'])}",
         "simulated": None if row["simulated_ns"] is None else f"{row['simulated_ns']} ns ({off})",

@@ -40,9 +40,9 @@ def interruptible() -> Iterator[list[int]]:
 class _Shielded(threading.Thread):
     """A thread that does some work. `stopped`: whether nobody waits for it any more."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
-        super().__init__(name="uninterrupted")
-        self.work, self.stopped = work, threading.Event()
+    def __init__(self, work: Callable[[], Any], *, daemon: bool = False) -> None:
+        super().__init__(name="uninterrupted", daemon=daemon)
+        self.work, self.stopped, self._done = work, threading.Event(), threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -51,6 +51,18 @@ class _Shielded(threading.Thread):
             self.result = self.work()
         except BaseException as error:
             self.error = error
+        finally:
+            self._done.set()
+
+    def wait(self) -> None:
+        # Some systems notice Ctrl-C only between waits. `join` takes an interrupted thread for ended.
+        while not self._done.wait(1.0):
+            pass
+
+    def answer(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
 def uninterrupted(work: Callable[[], Any]) -> Any:
@@ -64,15 +76,25 @@ def uninterrupted(work: Callable[[], Any]) -> Any:
     thread = _Shielded(work)
     try:
         thread.start()
-        while thread.is_alive():
-            # Some systems notice Ctrl-C only between waits.
-            thread.join(1.0)
+        thread.wait()
     except BaseException:
         thread.stopped.set()
         raise
-    if thread.error is not None:
-        raise thread.error
-    return thread.result
+    return thread.answer()
+
+
+def ended_early(work: Callable[[], Any], end: Callable[[], None]) -> Any:
+    """The result of some work that the first interrupt asks to end early, by calling `end`; the second leaves it."""
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    thread = _Shielded(work, daemon=True)
+    try:
+        thread.start()
+        thread.wait()
+    except KeyboardInterrupt:
+        end()
+        thread.wait()
+    return thread.answer()
 
 
 def pause(seconds: float) -> None:

@@ -57,6 +57,7 @@ def find(
     record: bool = True,
     jobs: int | None = None,
     progress: Callable | None = None,
+    best_so_far: bool = False,
 ) -> SynthesisResult:
     """The schedule of a request, from the cache where it was found before, unless `fresh`.
 
@@ -66,9 +67,9 @@ def find(
 
     return cached(
         cache_file("schedules", (request.key(), edition(*DECIDING)), ".npz") if record else None,
-        lambda: solve(request, record=record, jobs=jobs, progress=progress),
+        lambda: solve(request, record=record, jobs=jobs, progress=progress, best_so_far=best_so_far),
         load=lambda data: _read(data, request),
-        dump=_packed,
+        dump=lambda result: None if result.interrupted else _packed(result),
         most=MAX_BYTES,
         fresh=fresh,
     )

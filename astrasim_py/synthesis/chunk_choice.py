@@ -46,7 +46,7 @@ class ChunkChoice:
         self, request: Request, network: Network, proof: Certificate | None, effort: Effort, *, record: bool
     ) -> None:
         self.request, self.network, self.effort, self.record = request, network, effort, record
-        self.watch = Watch(np.zeros(1, dtype=np.int64), effort.budget)
+        self.watch = Watch(np.zeros(1, dtype=np.int64), effort.budget, halt=effort.halt)
         once, n = request.demand(1), network.ranks
         self.spreads = once.receivers is None
         #: Transfers with one chunk per shard.
@@ -70,7 +70,7 @@ class ChunkChoice:
         try:
             if self.spreads and may_pack(self.network, self.request.demand(1)):
                 self._grow()
-            if self.best is None or not self._near:
+            if self.best is None or not (self._near or self.effort.halt.on):
                 self._search()
             assert self.best is not None
             checked(self.best, self.effort)
@@ -166,7 +166,12 @@ class ChunkChoice:
             if self.spreads:
                 rounds = min(rounds, max(_ALL // max(self.network.arcs * demand.count, 1), _FEWEST))
             effort = replace(self.effort, rounds=rounds, budget=self.watch.left())
-            found = searched(self.network, demand, effort, self.watch, record=self.record)
+            try:
+                found = searched(self.network, demand, effort, self.watch, record=self.record)
+            except KeyboardInterrupt:
+                if self.best is None:
+                    raise
+                break
             self._offer(found, chunks)
             if found.time >= before:
                 break

@@ -48,20 +48,26 @@ def find_schedule(network: Network, demand: Demand, effort: Effort, *, record: b
     The budget is for bounds, searches and the check; a schedule is finished in any case. Raises TopologyError,
     AlgorithmError.
     """
-    watch = Watch(np.zeros(1, dtype=np.int64), effort.budget)
+    watch = Watch(np.zeros(1, dtype=np.int64), effort.budget, halt=effort.halt)
     try:
         schedule = searched(network, demand, effort, watch, record=record)
         checked(schedule, effort)
     finally:
         watch.end()
-    return replace(schedule, search=replace(schedule.search, seconds=watch.seconds))
+    cut = schedule.search.cut or (effort.halt.on and not schedule.optimal)
+    return replace(schedule, search=replace(schedule.search, seconds=watch.seconds, cut=cut))
 
 
 def searched(network: Network, demand: Demand, effort: Effort, watch: Watch, *, record: bool) -> Schedule:
     """The best schedule found in the time of a watch, not checked yet."""
     schedule = _Portfolio(network, demand, effort, watch, record).schedule()
     end = int(network.occupied_end.max(initial=0))
-    if end and record and schedule.time > end + lower_bounds(network.alone, demand, cuts=False)[0].time:
+    if (
+        end
+        and record
+        and not watch.halt.on
+        and schedule.time > end + lower_bounds(network.alone, demand, cuts=False)[0].time
+    ):
         # Waiting for the end of the other tenants may be faster than sharing links with them.
         alone = _Portfolio(network.alone, demand, effort, watch, record).schedule()
         late = replace(alone.search, policy=f"put off: {alone.search.policy}").after(schedule.search)
@@ -130,11 +136,19 @@ class _Portfolio:
         if demand.receivers is not None and not self.record:
             raise AlgorithmError(demand.collective, "is not counted without its transfers", "let them be recorded")
         for fits, strategy in STRATEGIES:
-            if fits(self) and strategy(self):
+            if self._halted:
                 break
+            try:
+                if fits(self) and strategy(self):
+                    break
+            except KeyboardInterrupt:
+                if not self._halted:
+                    raise
         known, searched = self.known, self.searched
         if searched is None:
             if known is None:
+                if self.watch.halt.on:
+                    raise KeyboardInterrupt
                 raise InternalError("no search was made")
             return known
         if known is None:
@@ -142,6 +156,11 @@ class _Portfolio:
         seconds = searched.search.seconds + known.search.seconds
         best = known if known.time <= searched.time else searched
         return replace(best, search=replace(searched.search, seconds=seconds, policy=best.search.policy))
+
+    @property
+    def _halted(self) -> bool:
+        """Whether an interrupt ends the search, which has found a schedule."""
+        return self.watch.halt.on and (self.known is not None or self.searched is not None)
 
     def _left(self, share: float = 1.0) -> Effort:
         return replace(self.effort, budget=self.watch.left(share))
@@ -186,7 +205,7 @@ class _Portfolio:
         network, demand = self.network, self.demand
         _tell(self.effort, "bound")
         stop = np.zeros(1, dtype=np.int64)
-        watch, known = Watch(stop, self.watch.left(0.25)), dict[tuple, Bound]()
+        watch, known = Watch(stop, self.watch.left(0.25), halt=self.watch.halt), dict[tuple, Bound]()
         bound = lower_bounds(network, demand, stop=stop, known=known)[0]
         freely = network.alone if demand.reduces else network
         enough = lower_bounds(freely, demand, largest=True, stop=stop, known=known)[0].time

@@ -78,3 +78,4 @@ class SynthesisResult:
     chunks: int  # per shard
     proof: str = ""
     reused: bool = False  # whether it was found before
+    interrupted: bool = False  # whether it is the best of a search that an interrupt ended

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from astrasim_py.core.interrupts import ended_early
 from astrasim_py.synthesis.chunk_choice import ChunkChoice
 from astrasim_py.synthesis.portfolio import find_schedule
 from astrasim_py.synthesis.request import Request, SynthesisResult
@@ -15,27 +16,42 @@ _SOLVER_S, _SHARE = 20.0, 0.25
 
 
 def solve(
-    request: Request, *, record: bool = True, jobs: int | None = None, progress: Callable | None = None
+    request: Request,
+    *,
+    record: bool = True,
+    jobs: int | None = None,
+    progress: Callable | None = None,
+    best_so_far: bool = False,
 ) -> SynthesisResult:
-    """Search for the schedule of a request. Raises TopologyError, AlgorithmError."""
+    """Search for the schedule of a request. `best_so_far`: an interrupt ends the search with the best schedule found,
+    if there is one; a second one ends everything. Raises TopologyError, AlgorithmError.
+    """
+    effort = Effort(seed=request.seed, rounds=request.rounds, budget=request.budget, jobs=jobs, progress=progress)
+    if not best_so_far:
+        return _solved(request, effort, record)
+    return ended_early(lambda: _solved(request, effort, record), effort.halt.set)
+
+
+def _solved(request: Request, effort: Effort, record: bool) -> SynthesisResult:
     network = request.network()
     if request.exact is not None:
         from astrasim_py.synthesis.extras.exact import admit, prove
 
         admit(network.ranks, request.exact)
-    effort = Effort(seed=request.seed, rounds=request.rounds, budget=request.budget, jobs=jobs, progress=progress)
     proof = request.proof(0.0)
     if request.chunks is None:
         schedule, chunks = ChunkChoice(request, network, proof, effort, record=record).schedule()
     else:
         schedule, chunks = find_schedule(network, request.demand(request.chunks), effort, record=record), request.chunks
-    if request.exact is not None:
+    if request.exact is not None and not effort.halt.on:
         schedule = prove(schedule, seed=request.seed, limit=request.exact)
-    if request.collective == "all_to_all" and not schedule.optimal:
+    if request.collective == "all_to_all" and not schedule.optimal and not effort.halt.on:
         # The linear program takes longer than some searches: it is solved where it can tell more.
         left = _SOLVER_S if request.budget is None else min(_SHARE * request.budget, _SOLVER_S)
         other = request.proof(left)
         proof = other if proof is None or (other is not None and other.time_ps > proof.time_ps) else proof
     if proof is not None and proof.time_ps > schedule.bound:
         schedule = replace(schedule, bound=proof.time_ps, bound_kind=proof.kind)
-    return SynthesisResult(schedule=schedule, chunks=chunks, proof="" if proof is None else str(proof))
+    return SynthesisResult(
+        schedule=schedule, chunks=chunks, proof="" if proof is None else str(proof), interrupted=effort.halt.on
+    )

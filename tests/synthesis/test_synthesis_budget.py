@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from threading import Event
@@ -12,7 +14,9 @@ import pytest
 from limits import WAIT_S
 from worlds.networks import synthesize
 
+from astrasim_py.cli.main import main
 from astrasim_py.core import compiling, jit
+from astrasim_py.preparation.schedules import find
 from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
@@ -186,3 +190,52 @@ def test_progress_of_an_all_reduce_names_its_halves():
     whole = [state.best for state in told if state.search == "trees"]
     assert whole == sorted(whole, reverse=True), "what was found before is not forgotten"
     assert whole[-1] == found.time
+
+
+#: Where searches go on until they are stopped.
+TORUS = "torus:5x5,bandwidth=50 GB/s,latency=500 ns"
+
+
+def ctrl_c_where(fits):
+    """A report of progress that sends Ctrl-C to this process the first time that it fits."""
+    states: list[Progress] = []
+
+    def progress(state: Progress) -> None:
+        if fits(state) and not states:
+            states.append(state)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return progress
+
+
+@pytest.mark.parametrize("chunks", [4, None])
+def test_an_interrupt_ends_the_search_with_the_best_so_far_which_is_not_kept(chunks, tmp_path, monkeypatch):
+    monkeypatch.setenv("ASTRASIM_CACHE", str(tmp_path))
+    torus = build({"shape": "torus", "dims": [5, 5], "bandwidth": "50 GB/s", "latency": "500 ns"})
+    ring = Request(
+        topology=torus, npus=tuple(range(25)), collective="all_reduce", size=10**6, chunks=chunks, rounds=10**6
+    )  # fmt: skip
+    for _ in range(2):
+        # After the halves of an all_reduce there is a schedule, which the search for trees would make better.
+        report = ctrl_c_where(lambda state: state.best and "half" not in state.search and not state.stage)
+        result = find(ring, jobs=1, progress=report, best_so_far=True)
+        assert result.interrupted and result.schedule.search.cut and not result.reused
+        assert check(result.schedule) == []
+
+
+def test_an_interrupt_before_there_is_a_schedule_ends_as_elsewhere():
+    with pytest.raises(KeyboardInterrupt):
+        solve(
+            request(mesh("torus", (5, 5)), "all_reduce", chunks=4), jobs=1, best_so_far=True,
+            progress=ctrl_c_where(lambda state: state.stage == "bound"),
+        )  # fmt: skip
+
+
+def test_the_best_so_far_is_written_and_said(capsys, monkeypatch, tmp_path):
+    report, file = ctrl_c_where(lambda state: state.search == "trees"), tmp_path / "best.npz"
+    monkeypatch.setattr("astrasim_py.cli.synthesize_run._standing", lambda state: str(report(state)))
+    words = ["--collective", "all_reduce", "--size", "1 MB", "--chunks", "4", "--rounds", "1000000", "--fresh"]
+    assert main(["synthesize", "--topology", TORUS, *words, "--threads", "1", "-o", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert "stopped by Ctrl-C: the best so far" in printed.err and "stopped by Ctrl-C" in printed.out
+    assert file.exists()

@@ -181,10 +181,10 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
     polishable = not large and runs.polishable
     # Nothing stops a run before there is a schedule. A run reports the time up to which all is decided, and its number
     # of transfers.
-    first, later = np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64)
+    first, later = (effort.halt.signal(np.zeros(3, dtype=np.int64)) for _ in range(2))
 
     def run(policy, seed: int, limit: int, stop: np.ndarray, start: BestRun | None):
-        signal = first if limit == 2**62 else later if large else stop
+        signal = first if limit == 2**62 else stop
         if start is not None:
             whole = _whole(runs, start)
             end, columns = (limit, None) if whole is None else runs.polish(whole, seed, bound, stop=signal)
@@ -203,7 +203,10 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
     found = compete(
         _lineup(offered, polishable), run, bound, replace(effort, jobs=1) if large else effort,
         generation=1 if large else _GENERATION, part=(lambda: max(first[2], later[2]) / total) if large else None,
+        stop=later if large else None,
     )  # fmt: skip
+    if found is None and effort.halt.on:
+        raise KeyboardInterrupt
     if found is None:
         # All symmetric runs may get stuck, where rotated transfers block each other; other runs never do.
         took, transfers, columns = runs.run(Policy(), seed_of(effort.seed, effort.rounds), record=record)

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Event, Thread
 from typing import Any
 
@@ -45,6 +45,27 @@ class Progress:
         return max(self.best / self.bound - 1, 0.0) if self.best and self.bound else 0.0
 
 
+class Halt:
+    """An interrupt of a search from outside, which sets the stop signals of all that is under way. `on`: it came."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._signals: list[np.ndarray] = []
+
+    def signal(self, stop: np.ndarray | None = None) -> np.ndarray:
+        """A stop signal that the interrupt sets."""
+        stop = np.zeros(1, dtype=np.int64) if stop is None else stop
+        self._signals.append(stop)
+        if self.on:
+            stop[0] = 1
+        return stop
+
+    def set(self) -> None:
+        self.on = True
+        for stop in self._signals:
+            stop[0] = 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
     """Limits and resources of a search."""
@@ -54,6 +75,7 @@ class Effort:
     budget: float | None = None  # wall-clock seconds; the first run is made in any case
     jobs: int | None = None  # threads; as many as the machine has cores by default. They do not change the result.
     progress: Callable[[Progress], None] | None = None  # called with a `Progress` after every run, and during long ones
+    halt: Halt = field(default_factory=Halt)
 
     def told_as(self, search: str, best: int = 0) -> Effort:
         """The same effort, whose progress names the search and includes the best time found before."""
@@ -86,10 +108,22 @@ def search_of(found: BestRun, effort: Effort, policy: str, rounds: int | None = 
 
 
 class Watch:
-    """Sets a stop signal when the time of a search is over (compilation is free), and calls `tell` now and then."""
+    """Sets a stop signal when the time of a search is over (compilation is free), and calls `tell` now and then.
 
-    def __init__(self, stop: np.ndarray, budget: float | None, tell: Callable[[], None] | None = None) -> None:
+    `halt`: an interrupt ends that time.
+    """
+
+    def __init__(
+        self,
+        stop: np.ndarray,
+        budget: float | None,
+        tell: Callable[[], None] | None = None,
+        *,
+        halt: Halt | None = None,
+    ) -> None:
         self.stop, self._budget, self._tell = stop, budget, tell
+        self.halt = halt or Halt()
+        self.halt.signal(stop)
         self._ended = Event()
         self.begin = clock()
         if budget is not None or tell is not None:
@@ -101,10 +135,12 @@ class Watch:
 
     @property
     def over(self) -> bool:
-        return self._budget is not None and self.seconds > self._budget
+        return self.halt.on or (self._budget is not None and self.seconds > self._budget)
 
     def left(self, share: float = 1.0) -> float | None:
         """A share of the seconds that are left; None: any number."""
+        if self.halt.on:
+            return 0.0
         return None if self._budget is None else max(self._budget - self.seconds, 0.0) * share
 
     def end(self) -> None:
@@ -142,15 +178,16 @@ def compete(
     *,
     generation: int = 16,
     part: Callable[[], float] | None = None,
+    stop: np.ndarray | None = None,
 ) -> BestRun | None:
     """The best of many runs; None if none came about.
 
     ``lineup(made, size, best, scores, dry)`` gives the next runs as (policy, outcome to repair or None), from the
     number of runs made, the best outcome, the least time by policy, and the generations since a better one.
     ``run(policy, seed, limit, stop, start)`` gives (time in ps, result), or None if nothing is as fast as `limit`.
-    A run that meets `bound` ends the search. `part` says how much of a long run is done.
+    A run that meets `bound` ends the search. `part` says how much of a long run is done. `stop`: a signal to be used.
     """
-    stop = np.zeros(1, dtype=np.int64)
+    stop = np.zeros(1, dtype=np.int64) if stop is None else stop
     rounds, progress, jobs = effort.rounds, effort.progress, effort.jobs or os.cpu_count() or 1
     best: BestRun | None = None
     scores: dict[Any, int] = {}
@@ -167,7 +204,9 @@ def compete(
             return None
         return run(policy, seed_of(effort.seed, index), limit, stop, start)
 
-    watch = Watch(stop, effort.budget, None if part is None or progress is None else lambda: tell(part()))
+    watch = Watch(
+        stop, effort.budget, None if part is None or progress is None else lambda: tell(part()), halt=effort.halt
+    )
     with ThreadPoolExecutor(jobs) as pool:
         try:
             while made < rounds and not (made and stop[0]) and not (best and best.time <= bound):

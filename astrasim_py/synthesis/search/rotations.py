@@ -18,7 +18,7 @@ from astrasim_py.core.rows import numbered
 from astrasim_py.synthesis.bounds.balanced_paths import Messages
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.graphs import components
-from astrasim_py.synthesis.model.insertion import GO, NEVER
+from astrasim_py.synthesis.model.insertion import NEVER
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.schedule import Bound, Schedule
@@ -177,14 +177,14 @@ def best_rotation(queues: Queues, bound: Bound, enough: int, effort: Effort) -> 
     if len(rotations.messages.chunk) > _LARGE:
         effort = replace(effort, jobs=1)
 
-    begin = clock()
+    begin, first = clock(), effort.halt.signal()
 
     def run(rotation: Rotation, seed: int, limit: int, stop: np.ndarray, start: BestRun | None):
         if limit < NEVER and effort.budget is not None and 2 * (clock() - begin) > effort.budget:
             # The next one takes as long as the first.
             return None
         # Nothing stops the first one: it is the schedule that every search may fall back on.
-        return queues.executed(*rotations.transfers(rotation), limit - 1, stop if limit < NEVER else GO)
+        return queues.executed(*rotations.transfers(rotation), limit - 1, stop if limit < NEVER else first)
 
     met = near(queues.demand, enough)
     found = compete(in_turn(offered, len(offered)), run, met, replace(effort, rounds=len(offered)))

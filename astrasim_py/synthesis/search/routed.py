@@ -236,11 +236,12 @@ def route(network: Network, demand: Demand, bound: int, effort: Effort, *, neede
         sides[True] = Side(network.reversed, replace(demand, origin=demand.targets, receivers=demand.origin))
     size = max(len(sides[False].chunk) * sides[False].hops, 1)
     rounds = min(effort.rounds, max(_EFFORT // (8 * size), _FEWEST_ROUNDS))
+    unsearched = effort.halt.signal()
 
     def run(policy: RoutePolicy, seed: int, limit: int, stop: np.ndarray, start: BestRun | None):
         side = sides[policy.backward]
         if start is None:
-            return side.run(policy, seed, limit, stop if policy.passes else None)
+            return side.run(policy, seed, limit, stop if policy.passes else unsearched)
         repairs = min(max(_REPAIR // (len(side.chunk) + 50 * side.hops), 20), 4000)
         return side.packer.run(seed, rows=start.result, repairs=repairs, bound=bound, stop=stop)
 
