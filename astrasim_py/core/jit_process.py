@@ -14,7 +14,7 @@ from importlib import import_module
 from os import _exit
 from pathlib import Path
 
-from astrasim_py.core.interrupts import pause
+from astrasim_py.core.shielded import pause
 
 _CODE = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; serve()"
 #: Seconds between two looks at the process.

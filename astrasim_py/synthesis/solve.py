@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from astrasim_py.core.interrupts import ended_early
+from astrasim_py.core.shielded import ended_early
 from astrasim_py.synthesis.chunk_choice import ChunkChoice
 from astrasim_py.synthesis.portfolio import find_schedule
 from astrasim_py.synthesis.request import Request, SynthesisResult
