@@ -25,6 +25,7 @@ from astrasim_py.results.values import ns_number
 from astrasim_py.runs.progress import progress_line
 from astrasim_py.synthesis.emit.emitter import clock_needed, emit
 from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
+from astrasim_py.synthesis.memory import OutOfMemory
 from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import MAX_TRANSFERS, Request, SynthesisResult
@@ -60,14 +61,17 @@ def run_synthesize(args: argparse.Namespace) -> int:
     _writable(args)
     with progress_line(quiet=args.quiet, every=_EVERY) as line:
         line.show("searching")
-        result = find(
-            request,
-            fresh=args.fresh,
-            record=not args.count,
-            jobs=args.threads,
-            progress=lambda state: line.show(_standing(state)),
-            best_so_far=True,
-        )
+        try:
+            result = find(
+                request,
+                fresh=args.fresh,
+                record=not args.count,
+                jobs=args.threads,
+                progress=lambda state: line.show(_standing(state)),
+                best_so_far=True,
+            )
+        except OutOfMemory as error:
+            raise UsageError(f"--memory {args.memory}", error.problem, error.remedy) from None
         line.show(_STAGES["write"])
         if not args.quiet:
             complain(_notes(result, topology, None if args.exact else request.budget))
@@ -116,6 +120,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     size = 0 if args.size is None else quantity(parse_size, args.size, "--size", "64 MiB")
     chunks = _chunks(args.chunks)
     budget = None if args.budget is None else quantity(parse_time, args.budget, "--budget", "30 s") / PS_PER_S
+    memory = None if args.memory is None else quantity(parse_size, args.memory, "--memory", "2 GB")
     limit = LIMIT
     if args.exact_limit is not None:
         limit = quantity(parse_time, args.exact_limit, "--exact-limit", "60 s") / PS_PER_S
@@ -140,7 +145,8 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
         topology=topology, npus=npus, collective=kind, size=size, chunks=chunks, root=root,
         cost=CostModel(model=args.model, link_busy=args.link_busy), relays=args.relays, occupied=occupied,
         transfers=_XML_TRANSFERS * topology.links if (args.output or "").endswith(".xml") else MAX_TRANSFERS,
-        seed=args.seed, rounds=args.rounds, budget=budget, exact=limit if args.exact else None, blocks=blocks,
+        seed=args.seed, rounds=args.rounds, budget=budget, memory=memory,
+        exact=limit if args.exact else None, blocks=blocks,
     )  # fmt: skip
 
 

@@ -94,6 +94,7 @@ class Synthesis(StrictModel):
     budget: Time | None = Field(
         default=None, description="wall-clock time at most; the result records if it ended the search"
     )
+    memory: Size | None = Field(default=None, description="memory of the process at most", examples=["2 GB"])
     relays: bool = Field(default=False, description="NPUs outside the group may forward data")
     occupied: tuple[FileName, ...] = Field(
         default=(),

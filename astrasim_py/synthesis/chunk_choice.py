@@ -15,6 +15,7 @@ import numpy as np
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.cuts.certificate import Certificate
 from astrasim_py.synthesis.bounds.lower_bounds import longest_path
+from astrasim_py.synthesis.memory import bytes_of
 from astrasim_py.synthesis.model.demand import MAX_CHUNKS
 from astrasim_py.synthesis.model.insertion import NEVER
 from astrasim_py.synthesis.model.network import Network
@@ -68,7 +69,9 @@ class ChunkChoice:
     def schedule(self) -> tuple[Schedule, int]:
         """The best schedule, checked, and its chunks per shard."""
         try:
-            if self.spreads and may_pack(self.network, self.request.demand(1)):
+            once, memory = self.request.demand(1), self.effort.memory
+            fits = memory is None or bytes_of(self.network, once, "forest") <= memory
+            if fits and self.spreads and may_pack(self.network, once):
                 self._grow()
             if self.best is None or not (self._near or self.effort.halt.on):
                 self._search()
@@ -89,7 +92,11 @@ class ChunkChoice:
 
     def _most(self, transfers: int) -> int:
         transfers = min(transfers, self.request.transfers)
-        return max(1, min(transfers // max(self.once, 1), MAX_CHUNKS // max(self.request.demand(1).count, 1)))
+        demand, memory = self.request.demand(1), self.effort.memory
+        if memory is not None and self.record:
+            fixed, whole = (bytes_of(self.network, demand, "forest", chunks) for chunks in (0, 1))
+            transfers = min(transfers, (memory - fixed) * self.once // max(whole - fixed, 1))
+        return max(1, min(transfers // max(self.once, 1), MAX_CHUNKS // max(demand.count, 1)))
 
     def _wished(self, fill: float) -> int:
         """The number of chunks of the closed form."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from astrasim_py.core.errors import AlgorithmError, InternalError
 from astrasim_py.synthesis.bounds.lower_bounds import lower_bounds
+from astrasim_py.synthesis.memory import bytes_of, refuse
 from astrasim_py.synthesis.model.checker import check
 from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.insertion import NEVER
@@ -139,7 +140,7 @@ class _Portfolio:
             if self._halted:
                 break
             try:
-                if fits(self) and strategy(self):
+                if fits(self) and self._in_memory(strategy.__name__) and strategy(self):
                     break
             except KeyboardInterrupt:
                 if not self._halted:
@@ -149,6 +150,8 @@ class _Portfolio:
             if known is None:
                 if self.watch.halt.on:
                     raise KeyboardInterrupt
+                if self.effort.memory is not None:
+                    raise refuse(network, demand)
                 raise InternalError("no search was made")
             return known
         if known is None:
@@ -161,6 +164,10 @@ class _Portfolio:
     def _halted(self) -> bool:
         """Whether an interrupt ends the search, which has found a schedule."""
         return self.watch.halt.on and (self.known is not None or self.searched is not None)
+
+    def _in_memory(self, stage: str) -> bool:
+        memory = self.effort.memory if self.record else None
+        return memory is None or stage == "bounds" or bytes_of(self.network, self.demand, stage) <= memory
 
     def _left(self, share: float = 1.0) -> Effort:
         return replace(self.effort, budget=self.watch.left(share))

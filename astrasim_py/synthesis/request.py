@@ -37,6 +37,7 @@ class Request:
     seed: int = 1
     rounds: int = 200
     budget: float | None = None  # seconds
+    memory: int | None = None  # bytes
     exact: float | None = None  # seconds in which the result is to be proven the fastest; None: it is not tried
     #: Bytes from a to b at [a][b], instead of `size`: an all_to_all of unequal blocks.
     blocks: tuple[tuple[int, ...], ...] | None = None

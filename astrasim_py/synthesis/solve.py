@@ -26,7 +26,10 @@ def solve(
     """Search for the schedule of a request. `best_so_far`: an interrupt ends the search with the best schedule found,
     if there is one; a second one ends everything. Raises TopologyError, AlgorithmError.
     """
-    effort = Effort(seed=request.seed, rounds=request.rounds, budget=request.budget, jobs=jobs, progress=progress)
+    effort = Effort(
+        seed=request.seed, rounds=request.rounds, budget=request.budget, jobs=jobs, progress=progress,
+        memory=request.memory,
+    )  # fmt: skip
     if not best_so_far:
         return _solved(request, effort, record)
     return ended_early(lambda: _solved(request, effort, record), effort.halt.set)

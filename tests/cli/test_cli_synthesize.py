@@ -254,6 +254,8 @@ def test_an_all_reduce_is_counted_as_it_is_found(capsys):
         (("--chunks", "0"), TORUS, "no number of chunks"),
         (("--rounds", "0"), TORUS, "out of range"),
         (("--budget", "30"), TORUS, "no unit"),
+        (("--memory", "50 MB"), TORUS, "--memory 50 MB: an all_gather of 9 NPUs needs about"),
+        (("--memory", "50"), TORUS, "no unit"),
         (("--root", "1"), TORUS, "has no root"),
         (("--collective", "barrier"), TORUS, "cannot be synthesized"),
         (("--collective", "some_gather"), TORUS, "is not a collective"),

@@ -62,6 +62,7 @@ class Synthesized(ScenarioSource[AlgorithmSynthesis]):
             seed=options.seed,
             rounds=options.rounds,
             budget=None if options.budget is None else options.budget / PS_PER_S,
+            memory=options.memory,
             exact=options.exact_limit / PS_PER_S if options.exact else None,
         )
         clock = bool(self._occupied) if options.clock is None else options.clock

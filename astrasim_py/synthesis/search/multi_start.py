@@ -75,6 +75,7 @@ class Effort:
     budget: float | None = None  # wall-clock seconds; the first run is made in any case
     jobs: int | None = None  # threads; as many as the machine has cores by default. They do not change the result.
     progress: Callable[[Progress], None] | None = None  # called with a `Progress` after every run, and during long ones
+    memory: int | None = None  # bytes of the process at most; stages that would take more are left out
     halt: Halt = field(default_factory=Halt)
 
     def told_as(self, search: str, best: int = 0) -> Effort:
