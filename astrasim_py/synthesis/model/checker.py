@@ -4,10 +4,10 @@ It reads the topology and the columns of a schedule, derives the routes, the hol
 cost model on its own, and executes the schedule.
 """
 
-from heapq import heapify, heappop, heappush
-
 import numpy as np
 
+from astrasim_py.core.heap import ENTRY, pop, push
+from astrasim_py.core.jit import kernel
 from astrasim_py.core.rows import distinct
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.synthesis.model.schedule import Schedule
@@ -108,30 +108,50 @@ def _meetings(links: np.ndarray, start: np.ndarray, end: np.ndarray) -> tuple[np
 
 def _queue(cost, links, ptr, starts, alone, latency, hold, topology, found: list[str]) -> np.ndarray:
     """Arrivals where messages wait for links in the order of asking, then of starts; fills the holds."""
-    start, end = hold
     through, keeps = cost.model == "cut_through", cost.link_busy == "latency+bytes"
-    links, bounds, alone, latency = links.tolist(), ptr.tolist(), alone.tolist(), latency.tolist()
-    free: dict[int, int] = {}
-    asked: dict[int, tuple[int, int]] = {}
-    first, tail = starts.tolist(), starts.tolist()
-    events = [(t, t, row, bounds[row]) for row, t in enumerate(tail)]
-    heapify(events)
-    while events:
-        now, _, row, at = heappop(events)
+    order, tail = np.argsort(starts, kind="stable"), starts.copy()
+    free, asked = np.zeros(topology.links, dtype=np.int64), np.full((2, topology.links), -1, dtype=np.int64)
+    events, fault = np.empty(len(starts) + 1, dtype=ENTRY), np.empty((_MOST, 4), dtype=np.int64)
+    faults = _served(
+        links, ptr, starts, alone, latency, through, keeps, order, free, asked, events, *hold, tail, fault
+    )  # fmt: skip
+    for open_order, link, now, row in fault[:faults].tolist():
+        name = topology.link_name(link)
+        if open_order:
+            found.append(f"two transfers ask for link {name} at {now} ps: either may go first")
+        else:
+            found.append(f"transfer {row}: link {name} is taken when it begins, at {now} ps")
+    return tail
+
+
+@kernel("the synthesizer", threads=True, lean=True)
+def _served(links, ptr, first, alone, latency, through, keeps, order, free, asked, events, start, end, tail, fault):
+    """Serve all requests in their order: fills `start`, `end` by hop and `tail` by transfer; returns the faults."""
+    size, faults = np.int64(0), 0
+    for place in range(len(order)):
+        push(events, size, first[order[place]], np.int64(place), ptr[order[place]])
+        size += 1
+    while size:
+        now, tie, at = events[0].key, events[0].tie, events[0].item
+        size = pop(events, size)
+        row = order[tie]
         link = links[at]
-        if asked.get(link) == (now, first[row]) and len(found) < _MOST:
-            found.append(f"two transfers ask for link {topology.link_name(link)} at {now} ps: either may go first")
-        asked[link] = now, first[row]
-        begin = max(now, free.get(link, 0))
-        if at == bounds[row] and begin > now and len(found) < _MOST:
-            found.append(f"transfer {row}: link {topology.link_name(link)} is taken when it begins, at {now} ps")
+        if asked[0, link] == now and asked[1, link] == first[row] and faults < len(fault):
+            fault[faults, 0], fault[faults, 1], fault[faults, 2], fault[faults, 3] = 1, link, now, row
+            faults += 1
+        asked[0, link], asked[1, link] = now, first[row]
+        begin = max(now, free[link])
+        if at == ptr[row] and begin > now and faults < len(fault):
+            fault[faults, 0], fault[faults, 1], fault[faults, 2], fault[faults, 3] = 0, link, now, row
+            faults += 1
         sent = max(begin + alone[at], tail[row]) if through else begin + alone[at]
         tail[row] = sent + latency[at]
         start[at], end[at] = begin, tail[row] if keeps else sent
         free[link] = end[at]
-        if at + 1 < bounds[row + 1]:
-            heappush(events, (begin + latency[at] if through else tail[row], first[row], row, at + 1))
-    return np.array(tail, dtype=np.int64)
+        if at + 1 < ptr[row + 1]:
+            push(events, size, begin + latency[at] if through else tail[row], tie, at + 1)
+            size += 1
+    return faults
 
 
 def _check_links(schedule: Schedule, links: np.ndarray, ptr: np.ndarray, hold, found: list[str]) -> None:
