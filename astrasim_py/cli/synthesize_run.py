@@ -25,7 +25,7 @@ from astrasim_py.results.values import ns_number
 from astrasim_py.runs.progress import progress_line
 from astrasim_py.synthesis.emit.emitter import clock_needed, emit
 from astrasim_py.synthesis.extras.exact import LIMIT, MAX_RANKS
-from astrasim_py.synthesis.memory import OutOfMemory
+from astrasim_py.synthesis.memory import PROCESS, OutOfMemory
 from astrasim_py.synthesis.model.schedule import Schedule
 from astrasim_py.synthesis.model.timing import CostModel
 from astrasim_py.synthesis.request import MAX_TRANSFERS, Request, SynthesisResult
@@ -41,6 +41,8 @@ from astrasim_py.workload.blocks import read_blocks
 
 #: Transfers up to which the algorithm itself is verified, too: it is executed step by step.
 MAX_VERIFIED = 2**17
+#: Seconds and bytes that this takes per transfer (measured), and seconds beyond a budget that are for it.
+_VERIFIED_S, _VERIFIED_BYTES, _SPARE_S = 2e-5, 2500, 0.5
 #: Transfers beyond which no .et files are written.
 MAX_ET = 2**21
 #: Transfers beyond which a schedule is not kept in memory; and the collectives of which they can be counted only.
@@ -78,7 +80,7 @@ def run_synthesize(args: argparse.Namespace) -> int:
             complain(_not_planned_for(args))
         seconds = round(result.schedule.search.seconds, 3)
         row = {"topology": topology.name, **facts_of(result), "seconds": seconds, "search_s": seconds}
-        row |= {"reused": result.reused, "exact": args.exact, **_written(result, args, original)}
+        row |= {"reused": result.reused, "exact": args.exact, **_written(result, args, original, request)}
     if not printed(args.format, row):
         print(_text(row, result))
     return EXIT_OK
@@ -223,7 +225,15 @@ def _writable(args: argparse.Namespace) -> None:
         make_parent(target)
 
 
-def _written(result: SynthesisResult, args: argparse.Namespace, original: Topology) -> dict:
+def _affordable(result: SynthesisResult, request: Request) -> bool:
+    """Whether a checked schedule is also executed as an algorithm: it is small, and budget and memory allow that."""
+    transfers, seconds = result.schedule.transfers, result.schedule.search.seconds
+    late = request.budget is not None and transfers * _VERIFIED_S > max(1.2 * request.budget - seconds, 0) + _SPARE_S
+    large = request.memory is not None and PROCESS + transfers * _VERIFIED_BYTES > request.memory
+    return transfers <= MAX_VERIFIED and not (late or large)
+
+
+def _written(result: SynthesisResult, args: argparse.Namespace, original: Topology, request: Request) -> dict:
     """Check, write and simulate a schedule: the columns of the result that say so."""
     schedule = result.schedule
     names = ("checked", "verified", "clock", "simulated_ns", "difference_ns", "with_switches_ns", "engine")
@@ -238,7 +248,9 @@ def _written(result: SynthesisResult, args: argparse.Namespace, original: Topolo
     # `find` raises if the checker refuses a schedule.
     row["checked"] = True
     picture = None if args.figure is None else _drawn(schedule, args.figure.rpartition(".")[2])
-    small = schedule.transfers <= MAX_VERIFIED
+    small = _affordable(result, request)
+    if schedule.transfers <= MAX_VERIFIED and not small and not args.quiet:
+        complain(["the schedule was checked, but its algorithm is not executed: that would break --budget or --memory"])
     algorithm: Algorithm | None = None
     if args.output is not None or small:
         clock = {"auto": None, "always": True, "never": False}[args.clock]

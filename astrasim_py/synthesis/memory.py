@@ -12,7 +12,7 @@ from astrasim_py.synthesis.model.demand import Demand
 from astrasim_py.synthesis.model.network import Network
 
 #: Bytes of a process that has loaded the synthesizer, and those per pair of ranks of a network.
-_PROCESS, _PAIR = 190 * 10**6, 60
+PROCESS, _PAIR = 190 * 10**6, 60
 #: Bytes per transfer of a schedule, and per hop of it, of a schedule and its check.
 _TRANSFER, _HOP = 150, 130
 #: Bytes per transfer that each stage adds.
@@ -36,7 +36,7 @@ def bytes_of(network: Network, demand: Demand, stage: str, chunks: int = 1) -> i
     """Bytes resident at the peak of a stage, of a demand whose chunks are cut into so many more."""
     hops = len(network.hop) / max(network.arcs, 1)
     each = _TRANSFER + _HOP * hops + STAGES[stage]
-    return _PROCESS + _PAIR * network.ranks**2 + ceil(transfers_of(network, demand) * chunks * each)
+    return PROCESS + _PAIR * network.ranks**2 + ceil(transfers_of(network, demand) * chunks * each)
 
 
 def refuse(network: Network, demand: Demand) -> OutOfMemory:
