@@ -32,6 +32,8 @@ _LOSS, _FILL = 0.003, 2.0
 _ENOUGH, _NEAR = 0.006, 0.02
 #: Transfers of the first schedule at most, and of one that is searched for by other means than forests.
 MAX_FIRST, MAX_SEARCHED = 2**17, 2**18
+#: Latencies of which the transmission takes more where only forests are tried.
+_WIDE = 8
 #: Trials of forests after the first.
 _MORE = 2
 #: Pairs of chunk and arc that one greedy run looks at, and that all of them do (about ten seconds); fewest runs.
@@ -73,7 +75,9 @@ class ChunkChoice:
             fits = memory is None or bytes_of(self.network, once, "forest") <= memory
             if fits and self.spreads and may_pack(self.network, once):
                 self._grow()
-            if self.best is None or not (self._near or self.effort.halt.on):
+            # Where bandwidth counts most, nothing else comes as near to the bound as forests.
+            done = self._near or self.flow > _WIDE * self.latency or self.effort.halt.on
+            if self.best is None or not done:
                 self._search()
             assert self.best is not None
             checked(self.best, self.effort)
@@ -122,13 +126,15 @@ class ChunkChoice:
         if request.collective == "all_reduce" and not self.halved and self.network.ranks <= MAX_JOINT:
             # Roots of sums may be chosen better.
             other = self._packed(wished, joint=True)
-            packed = other if other is not None and self._forest(other, wished) else packed
+            if other is not None and other.rate > packed.rate:
+                packed = other
+                self._forest(packed, wished)
         for _ in range(_MORE):
-            again = min(ceil(self.chunks * self._loss / _LOSS), most)
+            again = min(ceil(max(self.chunks, wished) * self._loss / _LOSS), most)
             idle = self._loss <= _ENOUGH or self.flow <= self.latency
             if self.best is None or idle or again <= self.chunks or self.watch.over:
                 break
-            if not self._forest(packed, again):
+            if not self._forest(packed, again) or again == most:
                 break
 
     def _packed(self, trees: int, *, joint: bool) -> Forests | None:

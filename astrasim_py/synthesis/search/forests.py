@@ -7,6 +7,7 @@ another.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,14 @@ from astrasim_py.synthesis.model.insertion import GO
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.schedule import Bound, Schedule, Search
-from astrasim_py.synthesis.search.arc_rates import ArcGraph, ArcRates, joint_rates, spreading_rates, whole_rates
+from astrasim_py.synthesis.search.arc_rates import (
+    ArcGraph,
+    ArcRates,
+    WholeRates,
+    joint_rates,
+    spreading_rates,
+    whole_rates,
+)
 from astrasim_py.synthesis.search.forest_packing import Forest, pack_trees
 from astrasim_py.synthesis.search.patterns import posted
 from astrasim_py.synthesis.search.turning import Urgent, mirrored_queues, settled, turned_round
@@ -27,23 +35,25 @@ from astrasim_py.synthesis.search.turning import Urgent, mirrored_queues, settle
 _TREES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 #: Losses of whole capacities that are accepted, the first that some number of trees keeps.
 _LOSSES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+#: Forests of which the best is taken, and ranks × arcs up to which several are packed.
+_CHOICES, _QUICK = 4, 100_000
 #: Ranks beyond which no forest is packed, and ranks × arcs: some ten seconds.
 MAX_RANKS, MAX_ARCS = 160, 450_000
 #: Ranks beyond which roots of an all_reduce are not chosen.
-MAX_JOINT = 40
+MAX_JOINT = 72
 
 
 @dataclass(frozen=True, eq=False)
 class Forests:
     """Trees for a collective. `copies`: from roots to all; `sums`: from all to roots; either may be missing. `trees`:
-    int64[n], trees from every rank. `stretch`: time over that of the best rates."""
+    int64[n], trees from every rank."""
 
     network: Network
     collective: str
     trees: np.ndarray
     copies: Forest | None
     sums: Forest | None
-    stretch: float
+    rate: float  # bytes per second of the full buffer, at most
     joint: bool  # whether roots of an all_reduce were chosen
 
     @property
@@ -56,6 +66,12 @@ class Forests:
     def depth(self) -> int:
         """Arcs of the longest way of a chunk."""
         return sum(int(forest.depth.max()) for forest in (self.sums, self.copies) if forest is not None)
+
+    @property
+    def way(self) -> float:
+        """Arcs of the way of a chunk to a rank, in the mean."""
+        made = [forest for forest in (self.sums, self.copies) if forest is not None]
+        return sum(float((each.depth.mean(axis=1) * each.many).sum() / each.many.sum()) for each in made)
 
     def transfers(self, queues: Queues, stop: np.ndarray = GO) -> Urgent | None:
         """Transfers of a demand, the most urgent first; None: stopped."""
@@ -125,34 +141,49 @@ def forests(
     graph = ArcGraph(network)
     weight = np.ones(n, dtype=np.int64) if root is None else (np.arange(n) == root).astype(np.int64)
     if collective == "all_reduce":
-        rates = joint_rates(graph, stop) if joint else _halves(graph, weight, stop)
+        rates = _halves(graph, weight, stop)
+        rates = joint_rates(graph, rates, stop) if joint else rates
     else:
         rates = _one_way(graph, weight, collective in ("reduce_scatter", "reduce"), stop)
-    if rates is None:
-        return None
-    whole = None
-    for loss in _LOSSES:
-        for each in [each for each in _TREES if each <= most]:
-            trees = _parts(np.round(rates.roots / rates.total * 2**30).astype(np.int64), n * each)
-            if root is not None:
-                trees = weight * each
-            whole = whole_rates(graph, rates, trees, 1 + loss)
-            if whole is not None or stop[0]:
-                break
-        if whole is not None or stop[0]:
+    found: list[Forests] = []
+    for whole in _whole(graph, rates, None if root is None else weight, most, stop):
+        packed = _packed(network, whole, stop)
+        if packed is None:
             break
-    if whole is None:
-        return None
-    packed: list[Forest | None] = []
+        found.append(Forests(network, collective, whole.roots, *packed, rates.total / whole.stretch, joint))
+        if len(found) == (_CHOICES if n * network.arcs <= _QUICK else 1):
+            break
+    # Of shallow trees the last chunks come soon.
+    return min(found, key=lambda each: round(each.way, 2), default=None)
+
+
+def _whole(
+    graph: ArcGraph, rates: ArcRates, weight: np.ndarray | None, most: int, stop: np.ndarray
+) -> Iterator[WholeRates]:
+    """Whole numbers of trees that lose little: the least, and then those that are about twice as many."""
+    before = 0
+    for loss in _LOSSES:
+        for each in _TREES:
+            if each > most or each < 2 * before or stop[0]:
+                continue
+            trees = _parts(np.round(rates.roots / rates.total * 2**30).astype(np.int64), graph.n * each)
+            whole = whole_rates(graph, rates, trees if weight is None else weight * each, 1 + loss)
+            if whole is not None:
+                before = each
+                yield whole
+        if before:
+            return
+
+
+def _packed(network: Network, whole: WholeRates, stop: np.ndarray) -> tuple[Forest | None, Forest | None] | None:
+    """Trees that copy and trees that sum; None: stopped."""
+    made: list[Forest | None] = []
     for capacity, tail, head in ((whole.copies, network.src, network.dst), (whole.sums, network.dst, network.src)):
-        if not capacity.any():
-            packed.append(None)
-            continue
-        forest = pack_trees(n, tail, head, capacity, whole.roots, stop)
-        if forest is None:
+        forest = pack_trees(network.ranks, tail, head, capacity, whole.roots, stop) if capacity.any() else None
+        if capacity.any() and forest is None:
             return None
-        packed.append(forest)
-    return Forests(network, collective, whole.roots, packed[0], packed[1], whole.stretch, joint)
+        made.append(forest)
+    return made[0], made[1]
 
 
 def may_pack(network: Network, demand: Demand) -> bool:
@@ -176,18 +207,16 @@ def grown(
     return posted(queues, *found, Search(seed=seed, policy=policy, rounds=0), bound)
 
 
-def _one_way(graph: ArcGraph, weight: np.ndarray, reverse: bool, stop: np.ndarray) -> ArcRates | None:
+def _one_way(graph: ArcGraph, weight: np.ndarray, reverse: bool, stop: np.ndarray) -> ArcRates:
     network = graph.network
     links = CapacityGraph.of(network.topology, network.npus, relays=network.relays)
     goal = float(spreading_cut(links.reversed if reverse else links, weight, stop=stop).rate)
     return spreading_rates(graph, weight, reverse=reverse, goal=goal, stop=stop)
 
 
-def _halves(graph: ArcGraph, weight: np.ndarray, stop: np.ndarray) -> ArcRates | None:
+def _halves(graph: ArcGraph, weight: np.ndarray, stop: np.ndarray) -> ArcRates:
     """Rates of an all_reduce of shards: as many trees in as out."""
     out, back = (_one_way(graph, weight, reverse, stop) for reverse in (False, True))
-    if out is None or back is None:
-        return None
     # Each takes the part of all links that makes both as fast.
     part = back.total / (out.total + back.total)
     return ArcRates(out.roots * part, out.copies * part, back.sums * (1 - part))

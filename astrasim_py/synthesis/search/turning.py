@@ -59,7 +59,7 @@ def settled(
             break
         tried = forth
         found = queues.executed(*tried, until if best is None else best[0] - 1, stop)
-        if found is None:
+        if found is None and best is not None:
             break
         best = found
     return best
