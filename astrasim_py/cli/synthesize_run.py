@@ -166,6 +166,8 @@ def _notes(result: SynthesisResult, topology: Topology, budget: float | None) ->
         lines.append("found before, and reused; --fresh searches again")
     if result.interrupted:
         lines.append("stopped by Ctrl-C: the best so far")
+    elif search.cut and search.rounds <= 1 + (schedule.demand.collective == "all_reduce"):
+        lines.append(f"the budget ended before any other search: the first schedule is given ({search.policy})")
     elif search.cut:
         lines.append("the search was cut by its limit of time: another machine may find another schedule")
         if budget is not None and search.seconds > 1.5 * budget + 1:
@@ -192,7 +194,12 @@ def _not_planned_for(args: argparse.Namespace) -> list[str]:
 
 #: Seconds between two lines of progress where stderr is no terminal.
 _EVERY = 5.0
-_STAGES = {"bound": "looking for bounds", "check": "checking the schedule", "write": "verifying, simulating, writing"}
+_STAGES = {
+    "bound": "looking for bounds",
+    "forest": "packing forests",
+    "check": "checking the schedule",
+    "write": "verifying, simulating, writing",
+}
 
 
 def _standing(state: Progress) -> str:

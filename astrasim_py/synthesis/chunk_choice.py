@@ -21,7 +21,7 @@ from astrasim_py.synthesis.model.insertion import NEVER
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.model.queueing import Queues
 from astrasim_py.synthesis.model.schedule import Bound, Schedule
-from astrasim_py.synthesis.portfolio import checked, searched
+from astrasim_py.synthesis.portfolio import checked, searched, tell
 from astrasim_py.synthesis.request import Request
 from astrasim_py.synthesis.search.forests import MAX_JOINT, Forests, forests, grown, may_pack
 from astrasim_py.synthesis.search.multi_start import Effort, Progress, Watch
@@ -139,6 +139,7 @@ class ChunkChoice:
 
     def _packed(self, trees: int, *, joint: bool) -> Forests | None:
         request, stop = self.request, self.watch.stop
+        tell(self.effort, "forest", self.best)
         return forests(self.network, request.collective, request.root, joint=joint, most=trees, stop=stop)
 
     @property

@@ -13,11 +13,11 @@ from astrasim_py.synthesis.model.network import Network
 
 #: Bytes of a process that has loaded the synthesizer, and those per pair of ranks of a network.
 PROCESS, _PAIR = 190 * 10**6, 60
-#: Bytes per transfer of a schedule, and per hop of it, of a schedule and its check.
-_TRANSFER, _HOP = 150, 130
+#: Bytes per transfer of a schedule, and per hop of it, of a schedule and its check; of sums, which are mirrored copies.
+_TRANSFER, _HOP, _SUM = 100, 90, 150
 #: Bytes per transfer that each stage adds.
-STAGES = {"straight": 40, "first_run": 150, "rotation": 200, "pattern": 200, "forest": 250, "searches": 150,
-          "trees": 150, "queues": 200}  # fmt: skip
+STAGES = {"straight": 40, "first_run": 230, "rotation": 60, "pattern": 150, "forest": 250, "searches": 230,
+          "trees": 230, "queues": 150}  # fmt: skip
 
 
 class OutOfMemory(AlgorithmError):
@@ -35,7 +35,7 @@ def transfers_of(network: Network, demand: Demand) -> int:
 def bytes_of(network: Network, demand: Demand, stage: str, chunks: int = 1) -> int:
     """Bytes resident at the peak of a stage, of a demand whose chunks are cut into so many more."""
     hops = len(network.hop) / max(network.arcs, 1)
-    each = _TRANSFER + _HOP * hops + STAGES[stage]
+    each = _TRANSFER + _HOP * hops + _SUM * demand.reduces + STAGES[stage]
     return PROCESS + _PAIR * network.ranks**2 + ceil(transfers_of(network, demand) * chunks * each)
 
 

@@ -82,13 +82,14 @@ def searched(network: Network, demand: Demand, effort: Effort, watch: Watch, *, 
 def checked(schedule: Schedule, effort: Effort) -> None:
     """Raises InternalError: the checker refuses a recorded schedule."""
     if schedule.recorded:
-        _tell(effort, "check", schedule)
+        tell(effort, "check", schedule)
         problems = check(schedule)
         if problems:
             raise InternalError(f"a synthesized schedule is wrong: {problems[0]}")
 
 
-def _tell(effort: Effort, stage: str, schedule: Schedule | None = None) -> None:
+def tell(effort: Effort, stage: str, schedule: Schedule | None = None) -> None:
+    """Report what is done now, and the best schedule so far."""
     if effort.progress is not None:
         best, bound, made = (schedule.time, schedule.bound, schedule.search.rounds) if schedule else (0, 0, 0)
         effort.progress(Progress(best, bound, made, made, stage=stage))
@@ -210,7 +211,7 @@ class _Portfolio:
     def bounds(self) -> bool:
         """All bounds; their cost is taken from the search. Where it leaves no time, the first run counts."""
         network, demand = self.network, self.demand
-        _tell(self.effort, "bound")
+        tell(self.effort, "bound")
         stop = np.zeros(1, dtype=np.int64)
         watch, known = Watch(stop, self.watch.left(0.25), halt=self.watch.halt), dict[tuple, Bound]()
         bound = lower_bounds(network, demand, stop=stop, known=known)[0]
@@ -248,6 +249,7 @@ class _Portfolio:
         # Roots of sums are chosen where a reduce_scatter and an all_gather take longer than an all_reduce might.
         joint = self.both and sum(limits.halves) > 1.02 * limits.bound.time
         stop = self.watch.stop
+        tell(self.effort, "forest", self.known)
         packed = forests(network, demand.collective, demand.root, joint=joint, most=per_shard, stop=stop)
         if packed is None:
             return False

@@ -345,3 +345,20 @@ def test_a_dialect_needs_xml(tmp_path, capsys):
     out = str(tmp_path / "t.npz")
     assert main(["synthesize", "--topology", TORUS, *ASKED, "--output", out, "--dialect", "azure"]) == 2
     assert "--dialect: is of MSCCL-IR, which is not written" in capsys.readouterr().err
+
+
+def test_a_network_in_parts_is_refused_in_one_line(capsys, tmp_path):
+    path = tmp_path / "parts.csv"
+    path.write_text("src,dst,bw_GBps,lat_us\n" + "".join(f"{a},{a ^ 1},50,1\n" for a in range(4)))
+    for kind in ("all_gather", "all_reduce", "all_to_all", "broadcast"):
+        code, out, err = synthesize(capsys, "--collective", kind, topology=str(path))
+        assert code == 2 and not out and err.count("\n") == 1 and "no path leads from NPU 0 to NPU 2" in err
+
+
+def test_a_budget_too_small_for_a_search_gives_the_first_schedule_and_says_so(capsys):
+    uneven = "torus:4x4,bandwidth=[20 GB/s, 70 GB/s],latency=500 ns"
+    more = ("--collective", "all_reduce", "--budget", "1 ns", "--fresh")
+    code, out, err = synthesize(capsys, *more, topology=uneven)
+    row = json.loads(out)
+    assert code == 0 and row["cut"] and row["checked"]
+    assert f"the first schedule is given ({row['policy']})" in err

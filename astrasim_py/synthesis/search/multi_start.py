@@ -35,7 +35,7 @@ class Progress:
     rounds: int
     of: int
     part: float | None = None  # how much of a long run under way is done; None when a run has ended
-    stage: str = ""  # another activity than searching: ``bound`` or ``check``
+    stage: str = ""  # another activity than searching: ``bound``, ``forest`` or ``check``
     search: str = ""  # which of several searches, as ``reduce_scatter half``
 
     @property
