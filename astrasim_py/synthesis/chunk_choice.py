@@ -14,7 +14,7 @@ import numpy as np
 
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.cuts.certificate import Certificate
-from astrasim_py.synthesis.bounds.lower_bounds import longest_path
+from astrasim_py.synthesis.bounds.lower_bounds import longest_path, lower_bounds
 from astrasim_py.synthesis.memory import bytes_of
 from astrasim_py.synthesis.model.demand import MAX_CHUNKS
 from astrasim_py.synthesis.model.insertion import NEVER
@@ -38,6 +38,8 @@ _WIDE = 8
 _MORE = 2
 #: Pairs of chunk and arc that one greedy run looks at, and that all of them do (about ten seconds); fewest runs.
 _ONE, _ALL, _FEWEST = 2**19, 2**23, 20
+#: Runs with one chunk per shard.
+_FIRST = 4
 #: Numbers of chunks for greedy runs, the largest that is cheap enough is taken.
 _GREEDY = (16, 8, 4, 2, 1)
 
@@ -74,7 +76,9 @@ class ChunkChoice:
             once, memory = self.request.demand(1), self.effort.memory
             fits = memory is None or bytes_of(self.network, once, "forest") <= memory
             if fits and self.spreads and may_pack(self.network, once):
-                self._grow()
+                self._keep_whole()
+                if self._loss > _ENOUGH:
+                    self._grow()
             # Where bandwidth counts most, nothing else comes as near to the bound as forests.
             done = self._near or self.flow > _WIDE * self.latency or self.effort.halt.on
             if self.best is None or not done:
@@ -111,6 +115,14 @@ class ChunkChoice:
             overhead = float(np.mean(network.topology.latency_ps[network.links])) * messages / arcs
             return max(1, round(sqrt(fill * self.flow / max(overhead, 1))))
         return max(1, ceil(fill * self.flow / (_LOSS * max(self.flow + self.latency, 1))))
+
+    def _keep_whole(self) -> None:
+        """A few runs with one chunk per shard, where no bound says that these lose."""
+        demand = self.request.demand(1)
+        small = demand.count * self.network.arcs <= _ONE and demand.collective != "all_reduce"
+        if small and lower_bounds(self.network, demand)[0].time <= self.bound.time * (1 + _ENOUGH):
+            effort = replace(self.effort, rounds=min(self.effort.rounds, _FIRST), budget=self.watch.left())
+            self._offer(searched(self.network, demand, effort, self.watch, record=self.record), 1)
 
     # -- forests ---------------------------------------------------------------------------------------------------
 
