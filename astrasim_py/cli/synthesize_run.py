@@ -235,7 +235,9 @@ def _writable(args: argparse.Namespace) -> None:
 def _affordable(result: SynthesisResult, request: Request) -> bool:
     """Whether a checked schedule is also executed as an algorithm: it is small, and budget and memory allow that."""
     transfers, seconds = result.schedule.transfers, result.schedule.search.seconds
-    late = request.budget is not None and transfers * _VERIFIED_S > max(1.2 * request.budget - seconds, 0) + _SPARE_S
+    left = None if request.budget is None else max(1.2 * request.budget - seconds, 0)
+    left = 0 if result.interrupted else left
+    late = left is not None and transfers * _VERIFIED_S > left + _SPARE_S
     large = request.memory is not None and PROCESS + transfers * _VERIFIED_BYTES > request.memory
     return transfers <= MAX_VERIFIED and not (late or large)
 
@@ -257,7 +259,7 @@ def _written(result: SynthesisResult, args: argparse.Namespace, original: Topolo
     picture = None if args.figure is None else _drawn(schedule, args.figure.rpartition(".")[2])
     small = _affordable(result, request)
     if schedule.transfers <= MAX_VERIFIED and not small and not args.quiet:
-        complain(["the schedule was checked, but its algorithm is not executed: that would break --budget or --memory"])
+        complain(["the schedule was checked; its algorithm is not executed: that takes too long, or too much memory"])
     algorithm: Algorithm | None = None
     if args.output is not None or small:
         clock = {"auto": None, "always": True, "never": False}[args.clock]

@@ -196,7 +196,7 @@ def search(network: Network, demand: Demand, bound: int, effort: Effort, *, reco
             )
             if took is not None and (best is None or took < limit):
                 best, limit = (took, (columns, transfers)), took
-            if took == bound:
+            if took == bound or (best is not None and stop[0]):
                 break
         return best
 
