@@ -175,7 +175,7 @@ def _notes(result: SynthesisResult, topology: Topology, budget: float | None) ->
             lines.append(f"it took {took}: a schedule of so large a problem is made, and checked, no sooner here")
     idle = schedule.network.idle_links
     if idle:
-        lines.append(f"{topology.name}: {idle} parallel links carry nothing: a message takes the topology's route")
+        lines.append(f"{topology.name}: {idle} links carry nothing: a message takes the topology's only route")
     return lines
 
 

@@ -13,6 +13,8 @@ from astrasim_py.synthesis.search.multi_start import Effort
 
 #: Seconds for the linear program that bounds an all_to_all, if a budget does not say less, and its share of a budget.
 _SOLVER_S, _SHARE = 20.0, 0.25
+#: Share above its bound from which an all_to_all is bounded by a linear program, too.
+_NEAR = 0.001
 
 
 def solve(
@@ -48,7 +50,8 @@ def _solved(request: Request, effort: Effort, record: bool) -> SynthesisResult:
         schedule, chunks = find_schedule(network, request.demand(request.chunks), effort, record=record), request.chunks
     if request.exact is not None and not effort.halt.on:
         schedule = prove(schedule, seed=request.seed, limit=request.exact)
-    if request.collective == "all_to_all" and not schedule.optimal and not effort.halt.on:
+    least = max(schedule.bound, 0 if proof is None else proof.time_ps)
+    if request.collective == "all_to_all" and schedule.time > least * (1 + _NEAR) and not effort.halt.on:
         # The linear program takes longer than some searches: it is solved where it can tell more.
         left = _SOLVER_S if request.budget is None else min(_SHARE * request.budget, _SOLVER_S)
         other = request.proof(left)

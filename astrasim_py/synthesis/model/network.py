@@ -158,10 +158,13 @@ class Network:
 
     @cached_property
     def idle_links(self) -> int:
-        """Links between members that no route takes (all but one of parallel links): no message can use them."""
-        member = np.zeros(self.topology.vertices, dtype=bool)
+        """Links that no route takes, as all but one of parallel ones, and all but one of parallel switches: no message
+        can use them. Between members, and, where no NPU is left out, switches."""
+        topology = self.topology
+        member = np.zeros(topology.vertices, dtype=bool)
         member[list(self.npus)] = True
-        between = member[self.topology.src] & member[self.topology.dst]
+        member[topology.npus :] = len(self.npus) == len(topology.alive)
+        between = member[topology.src] & member[topology.dst]
         between[self.links] = False
         return int(between.sum())
 
