@@ -53,6 +53,7 @@ def synthesizer() -> None:
         (mesh, "all_to_all", {}),
         (mesh, "broadcast", {"root": 0, "chunks": 4}),
         (uplinks, "all_to_all", {"chunks": 2}),
+        (uplinks, "all_gather", {}),
         (mesh, "reduce_scatter", {"chunks": 2, "rounds": 200}),
     ):
         npus = tuple(range(topology.npus))

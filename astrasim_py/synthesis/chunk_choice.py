@@ -38,6 +38,8 @@ _WIDE = 8
 _MORE = 2
 #: Pairs of chunk and arc that one greedy run looks at, and that all of them do (about ten seconds); fewest runs.
 _ONE, _ALL, _FEWEST = 2**19, 2**23, 20
+#: Seconds of a budget in which nothing but the first schedule is made.
+_SHORTEST = 0.02
 #: Runs with one chunk per shard.
 _FIRST = 4
 #: Numbers of chunks for greedy runs, the largest that is cheap enough is taken.
@@ -52,6 +54,8 @@ class ChunkChoice:
     ) -> None:
         self.request, self.network, self.effort, self.record = request, network, effort, record
         self.watch = Watch(np.zeros(1, dtype=np.int64), effort.budget, halt=effort.halt)
+        # A clock that looks less often than that would let a fast machine do more than a slow one.
+        self.watch.stop[0] |= effort.budget is not None and effort.budget < _SHORTEST
         once, n = request.demand(1), network.ranks
         self.spreads = once.receivers is None
         #: Transfers with one chunk per shard.
