@@ -11,7 +11,7 @@ from astrasim_py.cuts.partitions import Partition
 from astrasim_py.topology.model import Topology
 
 #: Links of the largest group whose cuts are searched.
-_MOST_LINKS = 2**13
+_MOST_LINKS = 2**14
 #: Links of the largest machine of which nodes are taken as parts.
 _MOST_NODES_LINKS = 2**17
 #: Links of all groups together, each of which costs as much as `_FIXED` links: one second.
