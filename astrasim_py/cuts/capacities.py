@@ -79,6 +79,13 @@ class CapacityGraph:
         return self.topology.dst[self.links].astype(np.int64)
 
     @cached_property
+    def balanced(self) -> bool:
+        """Whether as much leads into every vertex that is no member as out of it: then it can be replaced by links of
+        members without a loss (Mader; Frank)."""
+        sums = [np.bincount(ends, self.capacity, self.topology.vertices) for ends in (self.tail, self.head)]
+        return bool((sums[0] == sums[1])[self.rank_of < 0].all())
+
+    @cached_property
     def flows(self) -> FlowGraph:
         return FlowGraph(self.topology.vertices, self.tail, self.head)
 

@@ -83,7 +83,9 @@ def spreading_cut(
     elif sinks is None:
         by_class = f"one sink of each class of symmetry tried ({len(classes)})"
         proof = f", {by_class if symmetric and len(classes) < n else 'all sinks tried'}"
-    exact = tried == len(classes) and not graph.rounded
+    # To a single rank any flow will do; trees to several need vertices that can be split off.
+    reachable = graph.balanced or sinks is not None
+    exact = tried == len(classes) and not graph.rounded and reachable
     return SpreadingCut(
         graph=graph, weight=weight, inside=best[1], share=best[0] * graph.unit, exact=exact, proof=proof
     )

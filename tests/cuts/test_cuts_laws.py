@@ -66,7 +66,8 @@ def test_the_cut_is_the_tightest_of_all(net: Topology, data: st.DataObject) -> N
     weight[data.draw(st.integers(0, net.npus - 1))] += 1
     cut = spreading_cut(CapacityGraph.of(net, range(net.npus)), weight)
     assert cut.share == least_ratio(net, weight)
-    assert cut.exact
+    # Links through an unbalanced switch may not all be of use.
+    assert cut.exact == cut.graph.balanced
 
 
 @given(networks())
@@ -109,10 +110,12 @@ def test_rotations_prove_classes_also_through_switches() -> None:
     cut = spreading_cut(CapacityGraph.of(net, range(n)), np.ones(n, dtype=np.int64))
     assert cut.exact and "one sink of each class of symmetry tried (1)" in cut.proof
     assert cut.rate == Fraction(n * gpus * 50 * GB, n - gpus)
-    broken = topology(n, n + nodes + gpus, [(a, b, 25 if (a, b) == (n + nodes, 0) else r) for a, b, r in links])
-    other = spreading_cut(CapacityGraph.of(broken, range(n)), np.ones(n, dtype=np.int64))
-    assert other.exact and "all sinks tried" in other.proof
-    assert other.rate == Fraction(n * (gpus * 50 - 25) * GB, n - gpus)
+    for slow, exact in (({(n + nodes, 0), (0, n + nodes)}, True), ({(n + nodes, 0)}, False)):
+        # Where a switch takes in more than it gives, trees may not reach what cuts allow.
+        broken = topology(n, n + nodes + gpus, [(a, b, 25 if (a, b) in slow else r) for a, b, r in links])
+        other = spreading_cut(CapacityGraph.of(broken, range(n)), np.ones(n, dtype=np.int64))
+        assert other.exact == exact and "all sinks tried" in other.proof
+        assert other.rate == Fraction(n * (gpus * 50 - 25) * GB, n - gpus)
 
 
 def test_a_regular_graph_without_symmetry_is_not_called_exact_by_one_sink() -> None:
