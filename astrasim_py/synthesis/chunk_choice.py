@@ -38,6 +38,8 @@ _WIDE = 8
 _MORE = 2
 #: Pairs of chunk and arc that one greedy run looks at, and that all of them do (about ten seconds); fewest runs.
 _ONE, _ALL, _FEWEST = 2**19, 2**23, 20
+#: The first of an all_reduce, whose trees of sums and copies are packed one by one.
+_ONE_SUM = 2**15
 #: Seconds of a budget in which nothing but the first schedule is made.
 _SHORTEST = 0.02
 #: Runs with one chunk per shard.
@@ -108,7 +110,9 @@ class ChunkChoice:
         if memory is not None and self.record:
             fixed, whole = (bytes_of(self.network, demand, "forest", chunks) for chunks in (0, 1))
             transfers = min(transfers, (memory - fixed) * self.once // max(whole - fixed, 1))
-        return max(1, min(transfers // max(self.once, 1), MAX_CHUNKS // max(demand.count, 1)))
+        most = min(transfers // max(self.once, 1), MAX_CHUNKS // max(demand.count, 1))
+        # No chunk is without bytes.
+        return max(1, min(most, self.request.size // max(demand.chunks, 1) if self.request.size else most))
 
     def _wished(self, fill: float) -> int:
         """The number of chunks of the closed form."""
@@ -181,7 +185,8 @@ class ChunkChoice:
         tried: list[int] = []
         if self.spreads:
             cells = self.network.ranks * self.network.arcs
-            few = next((k for k in _GREEDY if k <= wished and k * cells <= _ONE), 1)
+            largest = _ONE_SUM if self.request.collective == "all_reduce" else _ONE
+            few = next((k for k in _GREEDY if k <= wished and k * cells <= largest), 1)
             tried = [few] if self.best is not None else [few, min(8 * few, wished), min(4 * few, wished)]
         else:
             tried = [1, min(4, wished), min(16, wished)]
@@ -193,7 +198,10 @@ class ChunkChoice:
             if self.best is not None and longest_path(self.network, demand, whole=True) >= self.best.time:
                 continue
             rounds = self.effort.rounds
-            if self.spreads:
+            if self.request.collective == "all_reduce":
+                # Each packs trees of sums and copies, besides.
+                rounds = min(rounds, _FEWEST)
+            elif self.spreads:
                 rounds = min(rounds, max(_ALL // max(self.network.arcs * demand.count, 1), _FEWEST))
             effort = replace(self.effort, rounds=rounds, budget=self.watch.left())
             try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.shielded import ended_early
 from astrasim_py.synthesis.chunk_choice import ChunkChoice
+from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.portfolio import find_schedule
 from astrasim_py.synthesis.request import Request, SynthesisResult
 from astrasim_py.synthesis.search.multi_start import Effort
@@ -15,6 +17,8 @@ from astrasim_py.synthesis.search.multi_start import Effort
 _SOLVER_S, _SHARE = 20.0, 0.25
 #: Share above its bound from which an all_to_all is bounded by a linear program, too.
 _NEAR = 0.001
+#: Links × ranks up to which what bounds the network is always told.
+_QUICK = 2**16
 
 
 def solve(
@@ -37,17 +41,29 @@ def solve(
     return ended_early(lambda: _solved(request, effort, record), effort.halt.set)
 
 
+def _admit_bytes(request: Request, network: Network) -> None:
+    """Raises AlgorithmError: chunks without bytes would have to wait in switches for others in the order of sums."""
+    least = network.ranks * (request.chunks or 1)
+    if request.collective == "all_reduce" and request.size < least and not network.direct:
+        problem = f"{request.size} B are fewer bytes than the {least} chunks"
+        raise AlgorithmError(request.collective, problem, f"write at least {least} B")
+
+
 def _solved(request: Request, effort: Effort, record: bool) -> SynthesisResult:
     network = request.network()
     if request.exact is not None:
         from astrasim_py.synthesis.extras.exact import admit, prove
 
         admit(network.ranks, request.exact)
-    proof = request.proof(0.0)
+    _admit_bytes(request, network)
     if request.chunks is None:
+        proof = request.proof(0.0)
         schedule, chunks = ChunkChoice(request, network, proof, effort, record=record).schedule()
     else:
         schedule, chunks = find_schedule(network, request.demand(request.chunks), effort, record=record), request.chunks
+        # What meets its bound needs no other one, which takes longer than some searches.
+        quick = len(network.links) * network.ranks <= _QUICK
+        proof = request.proof(0.0) if quick or not schedule.optimal else None
     if request.exact is not None and not effort.halt.on:
         schedule = prove(schedule, seed=request.seed, limit=request.exact)
     least = max(schedule.bound, 0 if proof is None else proof.time_ps)
