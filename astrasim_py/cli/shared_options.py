@@ -11,7 +11,6 @@ OTHERS: options.Options = {
     "--only": {"action": "append", "default": [], "metavar": "NAME", "help": "only this set or source; repeatable"},
     "--seed": {"type": int, "metavar": "N", "help": "equal seeds give equal results"},
     "--budget": {"metavar": "T", "help": 'wall-clock time of the search at most, e.g. "30 s"'},
-    "--memory": {"metavar": "SIZE", "help": 'memory of the process at most, e.g. "2 GB"'},
     "--collective": {"metavar": "COLLECTIVE", "help": "all_gather, all_reduce, …"},
     "--root": {"type": int, "metavar": "RANK", "help": "of a rooted collective"},
     "--contract": {"metavar": "FILE", "help": "what a custom collective must do, in YAML"},

@@ -36,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     shared_options.add(how, "--seed", default=1, note="1")
     how.add_argument("--rounds", type=int, default=200, metavar="N", help="runs at most (default: 200)")
     shared_options.add(how, "--budget")
-    shared_options.add(how, "--memory")
+    how.add_argument("--memory", metavar="SIZE", help='memory of the process at most, e.g. "2 GB"')
     how.add_argument("--exact", action="store_true", help="prove the result, or find a faster one: up to 16 ranks")
     how.add_argument("--exact-limit", metavar="T", help='wall-clock time for that (default: "60 s")')
     how.add_argument("--threads", type=int, metavar="N", help="threads of the search (one per core)")

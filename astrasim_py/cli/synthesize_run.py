@@ -166,7 +166,7 @@ def _notes(result: SynthesisResult, topology: Topology, budget: float | None) ->
         lines.append("found before, and reused; --fresh searches again")
     if result.interrupted:
         lines.append("stopped by Ctrl-C: the best so far")
-    elif search.cut and search.rounds <= 1 + (schedule.demand.collective == "all_reduce"):
+    elif search.cut and search.rounds <= 2 + (schedule.demand.collective == "all_reduce"):
         lines.append(f"the budget ended before any other search: the first schedule is given ({search.policy})")
     elif search.cut:
         lines.append("the search was cut by its limit of time: another machine may find another schedule")

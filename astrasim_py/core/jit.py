@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from astrasim_py.core import compiling, jit_files
+from astrasim_py.core.apart import compiled_apart, uninterrupted
 from astrasim_py.core.by_need import load
 from astrasim_py.core.cache import cache_folder
 from astrasim_py.core.errors import OutputError
 from astrasim_py.core.files import write_file
 from astrasim_py.core.jit_notes import note
-from astrasim_py.core.jit_process import compiled_apart
-from astrasim_py.core.shielded import uninterrupted
 
 #: Settings of numba that change the code it makes.
 _SETTINGS = (

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from astrasim_py.core.apart import pause
 from astrasim_py.core.errors import OutputError
 from astrasim_py.core.files import write_file
-from astrasim_py.core.shielded import pause
 
 #: Seconds to wait for another process that compiles before saying so: it may be of this run, and have said it itself.
 _PATIENCE_S = 1.0

@@ -150,8 +150,10 @@ class ChunkChoice:
                 packed = other
                 self._forest(packed, wished)
         for _ in range(_MORE):
-            again = min(ceil(max(self.chunks, wished) * self._loss / _LOSS), most)
-            idle = self._loss <= _ENOUGH or self.flow <= self.latency
+            # Chunks shorten what links idle at the ends, not the way.
+            loss = self._loss - self.latency / max(self.bound.time, 1)
+            again = min(ceil(max(self.chunks, wished) * loss / _LOSS), most)
+            idle = loss <= _ENOUGH or self.flow <= self.latency
             if self.best is None or idle or again <= self.chunks or self.watch.over:
                 break
             if not self._forest(packed, again) or again == most:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+from astrasim_py.core.apart import Shielded
 from astrasim_py.core.errors import AlgorithmError
-from astrasim_py.core.shielded import ended_early
 from astrasim_py.synthesis.chunk_choice import ChunkChoice
 from astrasim_py.synthesis.model.network import Network
 from astrasim_py.synthesis.portfolio import find_schedule
@@ -38,7 +40,21 @@ def solve(
     )  # fmt: skip
     if not best_so_far:
         return _solved(request, effort, record)
-    return ended_early(lambda: _solved(request, effort, record), effort.halt.set)
+    return _ended_early(lambda: _solved(request, effort, record), effort.halt.set)
+
+
+def _ended_early(work: Callable[[], Any], end: Callable[[], None]) -> Any:
+    """The result of some work that the first interrupt asks to end early, by calling `end`; the second leaves it."""
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    thread = Shielded(work, daemon=True)
+    try:
+        thread.start()
+        thread.wait()
+    except KeyboardInterrupt:
+        end()
+        thread.wait()
+    return thread.answer()
 
 
 def _admit_bytes(request: Request, network: Network) -> None:

@@ -20,6 +20,7 @@ from astrasim_py.preparation import schedules, verdicts
 from astrasim_py.results import store, stored_points
 from astrasim_py.scenario.expand import expand
 from astrasim_py.scenario.load import load_scenario
+from astrasim_py.synthesis import solve as synthesis_solve
 from astrasim_py.verification.verifier import Verdict
 
 SCENARIO = """
@@ -153,13 +154,13 @@ def test_a_verdict_holds_for_the_sources_that_gave_it(monkeypatch):
 
 def test_a_synthesized_algorithm_holds_for_the_sources_that_made_it(tmp_path, monkeypatch):
     (tmp_path / "made.yaml").write_text(SYNTHESIZED)
-    scenario, searches, solve = load_scenario(tmp_path / "made.yaml"), [], schedules.solve
+    scenario, searches, solve = load_scenario(tmp_path / "made.yaml"), [], synthesis_solve.solve
 
     def counted(*args, **options):
         searches.append(1)
         return solve(*args, **options)
 
-    monkeypatch.setattr(schedules, "solve", counted)
+    monkeypatch.setattr(synthesis_solve, "solve", counted)
     for sources, after in (("0", 1), ("0", 1), ("1", 2), ("1", 2)):
         monkeypatch.setattr(schedules, "edition", lambda *_, digit=sources: digit * 16)
         result = ap.run(scenario, out=tmp_path / "out", engine="simpy", fresh=True)

@@ -1,7 +1,5 @@
-"""Compiling in a process of its own: one that is interrupted leaves no half-made functions behind in this one.
-
-Numba keeps the parts of a compilation that was not finished, and would make wrong functions of them.
-"""
+"""Work apart from the main thread, which no interrupt leaves half done: in a thread, or, as numba keeps the parts of a
+compilation that was not finished, in a process."""
 
 import json
 import pickle
@@ -9,16 +7,71 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from importlib import import_module
 from os import _exit
 from pathlib import Path
-
-from astrasim_py.core.shielded import pause
+from typing import Any
 
 _CODE = f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; serve()"
 #: Seconds between two looks at the process.
 _EVERY_S = 0.02
+
+
+class Shielded(threading.Thread):
+    """A thread that does some work. `stopped`: whether nobody waits for it any more."""
+
+    def __init__(self, work: Callable[[], Any], *, daemon: bool = False) -> None:
+        super().__init__(name="uninterrupted", daemon=daemon)
+        self.work, self.stopped, self._done = work, threading.Event(), threading.Event()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.work()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._done.set()
+
+    def wait(self) -> None:
+        while not self._done.wait(1.0):
+            pass  # some systems notice Ctrl-C only between waits; `join` takes an interrupted thread for ended
+
+    def answer(self) -> Any:
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+def uninterrupted(work: Callable[[], Any]) -> Any:
+    """The result of some work that no interrupt leaves half done.
+
+    Signals reach the main thread only: another one does the work. What their handlers raise ends the waiting, not the
+    work, except where it pauses.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    thread = Shielded(work)
+    try:
+        thread.start()
+        thread.wait()
+    except BaseException:
+        thread.stopped.set()
+        raise
+    return thread.answer()
+
+
+def pause(seconds: float) -> None:
+    """Sleep; raise SystemExit, which ends a thread, in work of `uninterrupted` that nobody waits for any more."""
+    thread = threading.current_thread()
+    if not isinstance(thread, Shielded):
+        time.sleep(seconds)
+    elif thread.stopped.wait(seconds):
+        raise SystemExit
 
 
 def compiled_apart(module: str, name: str, key: str, signature: tuple, folder: Path) -> bool:
