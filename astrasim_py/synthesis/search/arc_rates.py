@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -105,10 +106,10 @@ def spreading_rates(graph: ArcGraph, weight: np.ndarray, *, reverse: bool, goal:
     def broken(point: np.ndarray) -> list[tuple[int, np.ndarray]]:
         return [(0, inside) for inside in graph.broken(point[1:], share * point[0], flows)]
 
-    best = _climbed(program, np.concatenate([[total], fair]), need, broken, stop)
+    best = _climbed(program, np.concatenate([[total], fair]), _Sets(need, broken), stop)
     if np.count_nonzero(weight) == 1:
         # Trees from one root need few arcs: those with the shortest ways.
-        best = _fewest(program, best, need, broken, stop)
+        best = _fewest(program, best, _Sets(need, broken), stop)
     return _one_way(share * best[0], best[1:], reverse)
 
 
@@ -144,16 +145,18 @@ def joint_rates(graph: ArcGraph, start: ArcRates, stop=GO) -> ArcRates:
         return [(way, inside) for way in (0, 1) for inside in graph.broken(rates[way], roots, ways[way])]
 
     first = np.concatenate([start.roots, start.copies, start.sums])
-    return ArcRates(*np.split(_climbed(program, first, need, broken, stop), [n, n + arcs]))
+    return ArcRates(*np.split(_climbed(program, first, _Sets(need, broken), stop), [n, n + arcs]))
 
 
-def _climbed(
-    program: _Program,
-    best: np.ndarray,
-    need: Callable[[int, np.ndarray], None],
-    broken: Callable[[np.ndarray], list[tuple[int, np.ndarray]]],
-    stop: np.ndarray,
-) -> np.ndarray:
+class _Sets(NamedTuple):
+    """The sets of ranks that bind a program, by way and bool[n]: `need` adds one, `broken` finds those that a point
+    breaks."""
+
+    need: Callable[[int, np.ndarray], None]
+    broken: Callable[[np.ndarray], list[tuple[int, np.ndarray]]]
+
+
+def _climbed(program: _Program, best: np.ndarray, sets: _Sets, stop: np.ndarray) -> np.ndarray:
     """A point that breaks nothing, near the optimum of a program.
 
     Sets are looked for halfway between the best such point and the optimum of the sets so far, where few are missing
@@ -162,7 +165,7 @@ def _climbed(
     singles = np.eye(program.graph.n, dtype=bool)
     for way in range(program.arcs_of):
         for inside in (*singles, *~singles):
-            need(way, inside)
+            sets.need(way, inside)
     roots = program.roots
     for _ in range(_ROUNDS):
         top = None if stop[0] else program.solve()
@@ -171,30 +174,24 @@ def _climbed(
         lacking: list[tuple[int, np.ndarray]] = []
         while not lacking and best[:roots].sum() < top[:roots].sum() * (1 - _GAP):
             middle = (best + top) / 2
-            lacking = broken(middle)
+            lacking = sets.broken(middle)
             best = best if lacking else middle
         if not lacking:
             break
         for way, inside in lacking:
-            need(way, inside)
+            sets.need(way, inside)
     # Where roots are chosen, the optimum uses few arcs, in long ways. The mean of several answers that use few links
     # uses many, in short ones.
     drawn = [] if stop[0] or roots == 1 else program.spread(float(best[:roots].sum()) * (1 - _SPREAD))
     mean = np.mean(drawn, axis=0) if drawn else best
     for _ in range(_ROUNDS):
-        if not broken(mean):
+        if not sets.broken(mean):
             return mean
         mean = (mean + best) / 2
     return best
 
 
-def _fewest(
-    program: _Program,
-    best: np.ndarray,
-    need: Callable[[int, np.ndarray], None],
-    broken: Callable[[np.ndarray], list[tuple[int, np.ndarray]]],
-    stop: np.ndarray,
-) -> np.ndarray:
+def _fewest(program: _Program, best: np.ndarray, sets: _Sets, stop: np.ndarray) -> np.ndarray:
     """A point nearly as good as the best one that breaks nothing, with the least work over latencies of arcs."""
     network, random = program.graph.network, np.random.Generator(np.random.PCG64(1))
     delay = network.timing([0]).delay[0].astype(float)
@@ -204,11 +201,11 @@ def _fewest(
         point = None if stop[0] else program.solved(cost, float(best[: program.roots].sum()) * (1 - _SPARSE))
         if point is None:
             return best
-        lacking = broken(point)
+        lacking = sets.broken(point)
         if not lacking:
             return point
         for way, inside in lacking:
-            need(way, inside)
+            sets.need(way, inside)
     return best
 
 
