@@ -37,7 +37,7 @@ NONE = -1
 _FIELDS = (
     "comm_dst", "comm_src", "comm_tag", "msg_chunk_idx", "msg_chunk_cnt", "comp_op", "src_buf", "src_off", "dst_buf",
     "dst_off", "channel", "source_line", "duration_ps", "comm_size", "detached", "counter", "count_of", "count_k",
-    "count_from",
+    "count_from", "packets", "plan_role",
 )  # fmt: skip
 
 #: Most nodes of one rank in an algorithm of a rotation.

@@ -94,6 +94,8 @@ COLUMN_KINDS: Mapping[str, str] = {
     "count_of": "int32_val",  # the node also waits for the count_k-th completion in this counter …
     "count_k": "int32_val",
     "count_from": "int64_val",  # … counted from after the completion of the node of this id; absent: from the start
+    "packets": "bool_val",  # of algorithms from MSCCL++: the message has a flag for each word, so twice its bytes
+    "plan_role": "int32_val",  # what the node stands for there, see astrasim_py.collectives.plan_roles
     "slot_kind": "int32_val",  # slot of a workload node: 0 none, 1 CPU, 2 compute, 3 communication; absent: by its type
     "consumes": "int64_val",  # on COMP nodes of workloads: id of a COMM_COLL node; the node waits for one tile …
     "consumes_tile": "int32_val",  # … of its output, the number of which is this …
@@ -119,13 +121,8 @@ COUNTS = frozenset(("comm_size", "num_ops", "tensor_size"))
 #: Integer columns in writing order.
 WRITE_ORDER = ("is_cpu_op", *(name for name in INT_COLUMNS if name != "is_cpu_op"))
 #: Least and greatest number of each member that we write.
-RANGES = {
-    "bool_val": (0, 1),
-    "int32_val": (-(2**31), 2**31 - 1),
-    "uint32_val": (0, 2**32 - 1),
-    "uint64_val": (0, 2**63 - 1),
-    "int64_val": (MISSING + 1, 2**63 - 1),
-}
+RANGES = {"bool_val": (0, 1), "int32_val": (-(2**31), 2**31 - 1), "uint32_val": (0, 2**32 - 1)}
+RANGES |= {"uint64_val": (0, 2**63 - 1), "int64_val": (MISSING + 1, 2**63 - 1)}
 
 
 def kind_for(name: str, values: np.ndarray) -> str:

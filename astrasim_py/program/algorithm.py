@@ -226,9 +226,9 @@ class Algorithm(Shown):
         kinds = trace.type
         message = (kinds == NodeType.COMM_SEND) | (kinds == NodeType.COMM_RECV)
         moving = message | ((kinds == NodeType.COMP) & (trace.column("comp_op") != MISSING))
-        names = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt", "comm_size", "tensor_size")
+        names = ("msg_chunk_idx", "msg_chunk_cnt", "total_chunk_cnt", "comm_size", "tensor_size", "packets")
         columns = np.broadcast_arrays(message, moving, *map(trace.column, names))
-        message, moving, index, count, total, stated, tensor = columns
+        message, moving, index, count, total, stated, tensor, packets = columns
         symbolic = moving & (index >= 0) & (count >= 0) & (total > 0)
         out = np.zeros(index.shape, dtype=np.int64)
         absolute = np.where(stated != MISSING, stated, np.where(message, MISSING, tensor))
@@ -237,7 +237,7 @@ class Algorithm(Shown):
             symbolic = symbolic & (absolute < 0) & ~message
         for parts in np.unique(total[symbolic]).tolist():
             rows = symbolic & (total == parts)
-            out[rows] = chunk_bytes(index[rows], count[rows], size, parts)
+            out[rows] = chunk_bytes(index[rows], count[rows], size, parts) * np.where(packets[rows] > 0, 2, 1)
         rest = moving & ~symbolic
         if rest.any():
             lost = np.flatnonzero(rest & message & (absolute < 0))
