@@ -219,12 +219,12 @@ class NetworkModel(StrictModel):
             raise wrong(exclusion.problem, exclusion.remedy, (exclusion.place.removeprefix("network."),))
         if self.profile is None or isinstance(self.profile, FileText):
             return
-        known = tuple(dict.fromkeys((*self.profile.protocols, *(self.profile.programs or ()))))
+        known = tuple(self.profile.protocols | (self.profile.programs or {}) | (self.profile.plans or {}))
         if self.protocol != "fastest" and self.protocol not in known:
             problem = f"the profile has no {self.protocol}"
             raise wrong(problem, did_you_mean(str(self.protocol), ("fastest", *known)), ("protocol",))
         if not known:
-            raise wrong("the profile has no protocols or programs", "name another one", ("profile",))
+            raise wrong("the profile has no protocols, programs or plans", "name another one", ("profile",))
         if self.switch_reduction and self.profile.switch is None:
             raise wrong("the profile has no reduction in a switch", "drop switch_reduction", ("switch_reduction",))
 

@@ -20,8 +20,8 @@ from astrasim_py.system.repeated import Repeated
 COMPUTE, SEND, RECV, COLLECTIVE, MEMORY, INSTANT, SOFTWARE = range(7)
 KIND_NAMES = ("compute", "send", "recv", "collective", "memory", "metadata", "software")
 #: Names of nodes that a profile adds to a program, by their "row".
-LAUNCH_ROW, COPY_ROW = -1, -2
-ADDED = {LAUNCH_ROW: "launch", COPY_ROW: "copy"}
+LAUNCH_ROW, COPY_ROW, STORE_ROW = -1, -2, -3
+ADDED = {LAUNCH_ROW: "launch", COPY_ROW: "copy", STORE_ROW: "store"}
 NO_SLOT, CPU_SLOT, COMPUTE_SLOT, COMM_SLOT = range(4)
 
 #: Under ``event_order: scheduled`` chunks are dispatched after all calls, in the order of arrival: their first number.
@@ -248,10 +248,11 @@ class MemberBytes:
 
     def sizes(self, base: RankProgram) -> np.ndarray:
         """int64: a superset of the sizes of messages."""
-        # Chunks [i, i + c) of a buffer of S bytes in T chunks are ⌊cS/T⌋ bytes or one more, for any i.
+        # Chunks [i, i + c) of a buffer of S bytes in T chunks are ⌊cS/T⌋ bytes or one more, for any i; packets twice.
+        total, twice = self.algorithm.chunks * self.parts, self.algorithm.first.has("packets")
         counts = np.unique(self.algorithm.first.column("msg_chunk_cnt")[base.rows[base.structure.kind == SEND]])
-        least = [int(c) * self.size // (self.algorithm.chunks * self.parts) for c in counts.tolist() if c >= 0]
-        return np.array([nbytes + more for nbytes in least for more in (0, 1)], np.int64)
+        scaled = [k * int(c) * self.size // total for c in counts.tolist() if c >= 0 for k in range(1, 2 + twice)]
+        return np.array([max(nbytes + more, 0) for nbytes in scaled for more in range(-twice, 2 + twice)], np.int64)
 
 
 class Programs:

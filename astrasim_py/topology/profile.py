@@ -65,6 +65,22 @@ class ProgramProtocol(StrictModel):
             raise wrong("a slice of 0 bytes", 'write e.g. slice: "16 KiB"', ("slice",))
 
 
+class PlanProtocol(StrictModel):
+    """Costs of operations of MSCCL++ plans: `rate` is that of one thread block, for its own work and for stores.
+
+    `latency`: of a message of a memory channel, be it data, packets or a signal. `link`: as of a program.
+    """
+
+    launch: Time = example("4 us")
+    latency: Time = example("1 us")
+    step: Time = Field(default=0, description="before local work", examples=["300 ns"])
+    rate: MemoryBandwidth = example("20 GB/s")
+    link: MemoryBandwidth | None = example("250 GB/s", default=None)
+    meeting: Time = Field(default=0, description="a nop or barrier", examples=["50 ns"])
+    request: Time = Field(default=0, description="a block's request to a port channel", examples=["500 ns"])
+    proxy: Time = Field(default=0, description="the proxy, from a request to its message", examples=["3 us"])
+
+
 class NodeNetwork(StrictModel):
     """Costs of calls and messages between nodes. `fitted` is false where the numbers are a library's constants."""
 
@@ -133,6 +149,7 @@ class LibraryProfile(StrictModel):
     peer: Time = Field(default=0, description="each peer of a direct step")
     switch: SwitchReduction | None = None
     programs: dict[str, ProgramProtocol] | None = None
+    plans: dict[str, PlanProtocol] | None = None
     network: NodeNetwork | None = None
     fit: Fit | None = None
 
@@ -141,7 +158,7 @@ class LibraryProfile(StrictModel):
             raise wrong("the first size is above the second one", "write the smallest and the largest one", ("sizes",))
         if not self.channel_bytes:
             raise wrong("a channel of 0 bytes", 'write e.g. "4 KiB"', ("channel_bytes",))
-        named = {key: getattr(self, key) or {} for key in ("protocols", "programs")}
+        named = {key: getattr(self, key) or {} for key in ("protocols", "programs", "plans")}
         named["network"] = {} if self.network is None else self.network.steps
         for key, names in named.items():
             for name in names:

@@ -9,7 +9,7 @@
 * ``protocol: fastest`` simulates each protocol once per collective, size and shape of group, and keeps the answer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
@@ -23,6 +23,7 @@ from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, SLOT_BYTES, Buffer
 from astrasim_py.core.choices import FASTEST, SWITCH
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, transfer_ps
+from astrasim_py.dialects.plans.lower import PACED, has_roles, with_costs
 from astrasim_py.dialects.thread_blocks.lower import has_thread_blocks
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
@@ -100,18 +101,24 @@ def beyond_the_rows(plan: Plan) -> list[str]:
         texts.append(
             "calls reduced in the switch, which adds no formats of a byte; for those write switch_reduction: false"
         )
-    stated = [c.algorithm.name for c in plan.calls.values if c.algorithm is not None and has_thread_blocks(c.algorithm)]
-    if stated and profile.programs is None:
-        texts.append(
-            f"thread blocks of {stated[0]}, which have no costs: it is charged like the library's own collectives"
-        )
+    for parts, costs, stated in (
+        ("thread blocks", profile.programs, has_thread_blocks),
+        ("operations of a plan", profile.plans, has_roles),
+    ):
+        algorithms = [] if costs else [c.algorithm for c in plan.calls.values if c.algorithm is not None]
+        names = [algorithm.name for algorithm in algorithms if stated(algorithm)]
+        if names:
+            text = f"{parts} of {names[0]}, which have no costs: it is charged like the library's own collectives"
+            texts.append(text)
     return texts
 
 
 def at_best(problem: Problem, profile: LibraryProfile) -> Topology:
     """The topology with the least latency and the highest rate that any message has on each link under a profile."""
     topology = problem.topology
-    costs = [LibraryCosts(problem).links(protocol) for protocol in profile.protocols]
+    library = LibraryCosts(problem)
+    costs = [library.links(protocol) for protocol in profile.protocols]
+    costs += [library.links(protocol, "plans") for protocol in profile.plans or ()]
     latency = np.min([topology.latency_ps, *(cost.latency_ps for cost in costs)], axis=0)
     rates = np.stack([topology.bandwidth_class, *(cost.rate_class for cost in costs)])
     best = [(*column, ps) for *column, ps in zip(*rates.tolist(), latency.tolist(), strict=True)]
@@ -133,6 +140,8 @@ class LibraryCosts:
         self.problem, self.profile = problem, problem.network.profile
         self.topology: Topology = problem.topology
         self.links = cache(self._links)
+        #: Whether an algorithm is charged as a plan.
+        self.is_plan = cache(lambda algorithm: self.profile.plans is not None and has_roles(algorithm))
 
     def ways(self, algorithm: Algorithm, size: int, npus: tuple[int, ...]) -> list[Way]:
         """The library's candidates for a call of `size` bytes by an algorithm."""
@@ -140,6 +149,8 @@ class LibraryCosts:
         choice = chosen_by_table(self.problem, algorithm.collective, size, len(npus))
         if algorithm.source == SWITCH:
             return [Way(algorithm, SWITCH)]
+        if self.is_plan(algorithm):
+            return [Way(algorithm, self._stated_protocol(algorithm, self.profile.plans, "plans"))]
         protocols = tuple(self.profile.protocols)
         if network.protocol != FASTEST:
             protocols = (network.protocol,)
@@ -162,31 +173,36 @@ class LibraryCosts:
 
         `one_node`: whether its members are in one node. Raises ScenarioError: no costs under its protocol.
         """
-        profile, stated = self.profile, self.problem.network.protocol or FASTEST
+        profile = self.profile
         if profile.programs is None or not has_thread_blocks(algorithm):
             return None
-        protocol = stated if stated != FASTEST else algorithm.protocol or "Simple"
-        if protocol not in profile.programs:
-            protocols = " and ".join(profile.programs)
-            problem = f"has costs of programs under {protocols}, and {algorithm.name} is under {protocol}"
-            raise ScenarioError("network.profile", problem, f"write protocol: {next(iter(profile.programs))}")
+        protocol = self._stated_protocol(algorithm, profile.programs, "programs")
         costs, network = profile.programs[protocol], profile.network
         return BlockCosts(
             protocol=protocol,
             launch=costs.launch + (0 if one_node or network is None else network.launch),
             step=costs.step,
             rate=costs.rate,
-            links=self.links(protocol, given=True),
+            links=self.links(protocol, "programs"),
             slots=PROTOCOL_SLOTS[protocol],
             slice=costs.slice or SLOT_BYTES[protocol],
             waits_half=protocol == "Simple",
         )
 
-    def _links(self, protocol: str, *, given: bool = False) -> LinkCosts:
-        """Latency and rate of every link under a protocol; `given`: for given programs.
+    def _stated_protocol(self, algorithm: Algorithm, costs: Mapping[str, object], kind: str) -> str:
+        """The protocol of a given program or plan; `costs`: by protocol. Raises ScenarioError: none under it."""
+        stated = self.problem.network.protocol or FASTEST
+        protocol = stated if stated != FASTEST else algorithm.protocol or "Simple"
+        if protocol not in costs:
+            problem = f"has costs of {kind} under {' and '.join(costs)}, and {algorithm.name} is under {protocol}"
+            raise ScenarioError("network.profile", problem, f"write protocol: {next(iter(costs))}")
+        return protocol
+
+    def _links(self, protocol: str, section: str = "protocols") -> LinkCosts:
+        """Latency and rate of every link under a protocol; `section`: of the profile, that has them.
 
         Inside a node a message has one latency, that of its protocol, on the link to its destination; between nodes
-        that of the profile's network, or, where it has none, those of the links.
+        that of the profile's network, or, where it has none, those of the links. Messages of plans have these, too.
         """
         topology, profile, inside = self.topology, self.profile, self.topology.in_node
         ends = topology.dst < topology.npus
@@ -195,13 +211,16 @@ class LibraryCosts:
         if protocol == SWITCH:
             rate = profile.switch.rate
         else:
-            if given:
-                latency[inside & ends], rate = profile.programs[protocol].latency, profile.programs[protocol].link
+            costs = getattr(profile, section)[protocol]
+            if section == "protocols":
+                latency[inside & ends], rate = costs.step, costs.rate
             else:
-                latency[inside & ends], rate = profile.protocols[protocol].step, profile.protocols[protocol].rate
+                latency[inside & ends], rate = costs.latency, costs.link
             if profile.network is not None:
+                between = Fraction(str(profile.network.efficiency))
+            if profile.network is not None and section != "plans":
                 latency[~inside] = np.where(ends, profile.network.steps.get(protocol, 0), 0)[~inside]
-                between = Fraction(str(profile.network.efficiency)) * _DATA.get(protocol, 1)
+                between *= _DATA.get(protocol, 1)
         share = Fraction(1) if rate is None else rate / profile.link
         rates = tuple(rate * factor for factor in (share, between) for rate in topology.bandwidths)
         classes = topology.bandwidth_class + np.where(inside, 0, len(topology.bandwidths))
@@ -219,6 +238,9 @@ class LibraryCosts:
         more = network.launch if network is not None and not one_node else 0
         if protocol == SWITCH:
             return CallCosts((profile.switch.launch + more,), 0, 0, None, self.links(protocol), protocol)
+        if self.is_plan(algorithm):
+            plan = profile.plans[protocol]
+            return CallCosts((plan.launch + more,), 0, 0, plan.rate, self.links(protocol, "plans"), protocol)
         costs, pace, copies = profile.protocols[protocol], None, profile.copy_rate is not None
         different = programs.different
         if costs.channel_rate is not None:
@@ -250,8 +272,11 @@ class LibraryCosts:
         structure: Callable[..., Structure],
     ) -> tuple[Programs, Connections]:
         """Programs and connections of a call with its costs; `structure`: as for `charged`."""
-        with_costs = charged(programs, costs, structure)
-        return with_costs, connections_of(algorithm, with_costs, costs)
+        plan = self.is_plan(algorithm)
+        if plan:
+            programs = with_costs(algorithm, programs, self.profile.plans[costs.protocol], structure)
+        with_call = charged(programs, costs, structure)
+        return with_call, connections_of(algorithm, with_call, costs, PACED if plan else ())
 
 
 def _has_channels(algorithm: Algorithm) -> bool:
@@ -319,8 +344,10 @@ def _without(counters: Counters) -> Counters:
     return replace(counters, **columns)
 
 
-def connections_of(algorithm: Algorithm, programs: Programs, costs: CallCosts) -> Connections:
-    """The connections of a call: one per pair of ranks, or per pair and channel.
+def connections_of(
+    algorithm: Algorithm, programs: Programs, costs: CallCosts, roles: Collection[int] = ()
+) -> Connections:
+    """The connections of a call: one per pair of ranks, or per pair and channel; `roles`: of those that have one.
 
     The messages of a rank on one channel are posted one after the other.
     """
@@ -329,6 +356,8 @@ def connections_of(algorithm: Algorithm, programs: Programs, costs: CallCosts) -
     numbers, count = [], 0
     for program, low in zip(programs.different, table.bounds.tolist(), strict=False):
         sends = np.flatnonzero(program.structure.kind == SEND)
+        if roles:
+            sends = sends[np.isin(table.column("plan_role")[program.rows[sends] + low], list(roles))]
         channel = table.column("channel")[program.rows[sends] + low]
         numbers_of = np.full((2, len(program)), -1, dtype=np.int64)
         for number, ends in zip(numbers_of, ((program.peer[sends], channel), (channel,)), strict=True):

@@ -176,7 +176,7 @@ class PacedNetwork(Network):
             now, entered, connection = self.env.now, graph.entered, graph.connection[message.node]
             posted = graph.post(message, now)
             wait = posted - now
-            if connections.pace is not None:
+            if connections.pace is not None and connection >= 0:
                 enters, link = max(entered.get(connection, 0), posted), message.route[0]
                 pace = message_ps(message.bytes, connections.pace, link.rounding)
                 entered[connection] = enters + pace

@@ -171,9 +171,9 @@ def enter_connection(state, e):
         table.arena(state)[place] = posted + template.post
         if posted + template.post < 0:
             fail(state, records.OVERFLOW)
-    asks = posted
-    if template.pace >= 0:
-        asks = pace_connection(state, event, row, template, first + table.ints(state)[column], posted)
+    asks, connection = posted, np.int64(table.ints(state)[column])
+    if template.pace >= 0 and connection >= 0:
+        asks = pace_connection(state, event, row, template, first + connection, posted)
     if asks > state.now:
         event.kind = records.ENTER
         queue.push(state, asks, e)

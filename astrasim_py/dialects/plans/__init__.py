@@ -1,0 +1,1 @@
+"""MSCCL++ plans under a profile: each operation has its cost."""

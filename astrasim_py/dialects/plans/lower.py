@@ -1,0 +1,125 @@
+"""Costs of the nodes of MSCCL++ plans, each by its role (docs/dialects.md).
+
+A put of a memory channel is two nodes: the message, which is detached and paced by the block's rate, and the stores,
+which keep the block busy. What depends on the put depends on the stores.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from astrasim_py.collectives.plan_roles import PlanRole
+from astrasim_py.core.units import transfer_ps
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.system.programs import (
+    COMPUTE,
+    NO_SLOT,
+    SEND,
+    STORE_ROW,
+    Counters,
+    Programs,
+    RankProgram,
+    Structure,
+)
+from astrasim_py.topology.profile import PlanProtocol
+
+#: Messages that a block stores word by word; and those that it stores or loads so: at most the block's rate.
+_STORED = (PlanRole.PUT, PlanRole.PACKETS)
+PACED = (*_STORED, PlanRole.ANSWER)
+
+
+def has_roles(algorithm: Algorithm) -> bool:
+    """Whether the nodes of an algorithm have roles, as those of a plan do."""
+    return any(bool((table.column("plan_role") >= 0).any()) for table in algorithm.traces.tables)
+
+
+def with_costs(
+    algorithm: Algorithm, programs: Programs, costs: PlanProtocol, structure: Callable[..., Structure]
+) -> Programs:
+    """Programs of all ranks of a plan with the costs of its operations.
+
+    `structure`: as for `astrasim_py.dialects.library.lower_connections.cut_steps`.
+    """
+    return Programs.of(_with_costs(algorithm, programs, costs, structure))
+
+
+def _with_costs(
+    algorithm: Algorithm, programs: Programs, costs: PlanProtocol, structure: Callable[..., Structure]
+) -> Iterator[RankProgram]:
+    table = algorithm.program
+    roles_of = table.column("plan_role")
+    for program, low in zip(programs, table.bounds.tolist(), strict=False):
+        kind, roles = program.structure.kind, roles_of[program.rows + low]
+        local = (kind == COMPUTE) & (roles == PlanRole.LOCAL)
+        duration = program.duration + np.where(local, costs.step + _transfers(program.nbytes, costs.rate), 0)
+        for role, cost in (
+            (PlanRole.MEETING, costs.meeting),
+            (PlanRole.REQUEST, costs.request),
+            (PlanRole.PROXY, costs.proxy),
+        ):
+            duration[(kind == COMPUTE) & (roles == role)] += cost
+        stored = (kind == SEND) & np.isin(roles, _STORED)
+        if program.counters is not None:
+            stored &= ~program.counters.detached
+        yield _with_stores(replace(program, duration=duration), np.flatnonzero(stored), costs.rate, structure)
+
+
+def _transfers(nbytes: np.ndarray, rate: Fraction) -> np.ndarray:
+    """int64[n]: ps that a block takes for so many bytes."""
+    sizes, code = np.unique(nbytes, return_inverse=True)
+    return np.array([transfer_ps(size, rate) for size in sizes.tolist()], dtype=np.int64)[code]
+
+
+def _with_stores(
+    program: RankProgram, sends: np.ndarray, rate: Fraction, structure: Callable[..., Structure]
+) -> RankProgram:
+    """A program with a node of stores for each of some sends, which are detached."""
+    old, n, k = program.structure, len(program), len(sends)
+    if not k:
+        return program
+    stores = np.arange(n)
+    stores[sends] = n + np.arange(k)
+    parent = stores[np.repeat(np.arange(n), np.diff(old.succ_ptr))]
+    child = old.succ.astype(np.int64)
+    twice = stores[child] != child
+    child, parent = np.append(child, stores[child[twice]]), np.append(parent, parent[twice])
+    order = np.lexsort((parent, child))
+    more = {
+        "rows": STORE_ROW, "nbytes": 0, "duration": _transfers(program.nbytes[sends], rate), "peer": -1, "tag": 0,
+        "slot": NO_SLOT, "instance": -1, "node_id": program.node_id[-1] + np.arange(1, k + 1, dtype=np.uint64),
+    }  # fmt: skip
+    columns: dict[str, Any] = {name: _appended(getattr(program, name), values, k) for name, values in more.items()}
+    return replace(
+        program,
+        structure=structure(
+            _appended(old.kind, COMPUTE, k), np.append(old.need, old.need[sends]), child[order], parent[order]
+        ),
+        counters=_detached(program.counters, n, sends, stores),
+        **columns,
+    )
+
+
+def _appended(column: np.ndarray, values: object, k: int) -> np.ndarray:
+    """A column and k more values."""
+    return np.append(column, np.broadcast_to(np.asarray(values, dtype=column.dtype), k))
+
+
+def _detached(counters: Counters | None, n: int, sends: np.ndarray, stores: np.ndarray) -> Counters:
+    """Counters in which the stores count and wait in place of some sends. `stores`: node that ends a node."""
+    if counters is None:
+        nothing = np.full(n, -1, dtype=np.int32)
+        counters = Counters(0, nothing, nothing, np.zeros(n, dtype=np.int64), nothing, np.zeros(n, dtype=bool))
+    k, counts, detached = len(sends), counters.counts.copy(), counters.detached.copy()
+    counts[sends], detached[sends] = -1, True
+    start = np.where(counters.start >= 0, stores[counters.start], -1).astype(np.int32)
+    return Counters(
+        number=counters.number,
+        counts=np.append(counts, counters.counts[sends]),
+        of=np.append(counters.of, counters.of[sends]),
+        k=np.append(counters.k, counters.k[sends]),
+        start=np.append(start, start[sends]),
+        detached=_appended(detached, False, k),
+    )
