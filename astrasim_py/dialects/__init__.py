@@ -26,7 +26,8 @@ To remove a dialect, delete its folder, its keys (``system/machine_models.py``, 
 * nic: kernel, simpy; called from engine/compiled/arrivals, engine/compiled/links, engine/simpy/dialects
 * own_model: simpy; called from engine/simpy/dialects, engine/simulation, preparation/prepare
 * plans: lower; called from dialects/library/lower_costs
-* queue_pairs: kernel, lower, simpy; called from engine/compiled/routes, engine/simpy/dialects, system/rank_programs
+* queue_pairs: kernel, lower, simpy; called from dialects/plans/lower, engine/compiled/routes,
+  engine/simpy/dialects, system/rank_programs
 * switches: lower, simpy; called from engine/simpy/dialects, system/lowering
 * thread_blocks: kernel, lower, simpy; called from dialects/library/lower_costs, engine/compiled/dispatch,
   engine/compiled/kernel, engine/simpy/dialects, system/rank_programs

@@ -247,8 +247,8 @@ class _Lowering:
             way = self.choose(self.problem, ways, request.full, npus)
         speeds = self.speeds(number, request.members)
         programs, connections = self.charged(library, way.algorithm, way.protocol, request.full, speeds, one_node)
-        place = algorithm.source or algorithm.name
-        matching = self.matchings.of_communicator((way.algorithm, 0), programs, place)
+        place, key = algorithm.source or algorithm.name, (way.algorithm, int(programs.different.bounds[-1]))
+        matching = self.matchings.of_communicator(key, programs, place)
         return CollectiveCall(members, way.algorithm, programs, matching, connections)
 
     def _charged(

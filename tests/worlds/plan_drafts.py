@@ -57,19 +57,21 @@ class PlanDraft:
         """A wait of a block for signals that arrive."""
         return self._step(rank, block, PlanRole.WAIT, signals, draw=self.draft.join)
 
-    def port(self, rank: int, block: int, peer: int, cnt: int = 1, *, flush: bool = False) -> Node:
+    def port(
+        self, rank: int, block: int, peer: int, cnt: int = 1, *, flush: bool = False, packets: bool = False
+    ) -> Node:
         """A put through a port channel; returns its arrival. With `flush` the block waits until it is delivered."""
         tag, request = self._tag(), self._step(rank, block, PlanRole.REQUEST, (), draw=self.draft.join)
         before = [request, *([self.ports[rank, peer]] if (rank, peer) in self.ports else [])]
         self.ports[rank, peer] = proxy = self._add(self.draft.join, rank, PlanRole.PROXY, before)
-        columns = {} if flush else {"detached": 1}
+        columns = {"packets": 1} if packets else {}
         message = self._add(
             self.draft.send, rank, PlanRole.PORT, [proxy], peer=np.array([peer]), tag=tag, idx=0, cnt=cnt,
-            src=(Buffer.INPUT, 0), **columns,
+            src=(Buffer.INPUT, 0), **columns, **({} if flush else {"detached": 1}),
         )  # fmt: skip
         if flush:
             self.ends[rank, block] = [message]
-        return self._arrival(rank, peer, PlanRole.PORT, tag, cnt, ())
+        return self._arrival(rank, peer, PlanRole.PORT, tag, cnt, (), **columns)
 
     def load(self, rank: int, block: int, peers: Iterable[int], cnt: int = 1, *, after=()) -> list[Node]:
         """Loads from peers at once; the block goes on when all are there."""

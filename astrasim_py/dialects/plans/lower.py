@@ -1,7 +1,8 @@
 """Costs of the nodes of MSCCL++ plans, each by its role (docs/dialects.md).
 
 A put of a memory channel is two nodes: the message, which is detached and paced by the block's rate, and the stores,
-which keep the block busy. What depends on the put depends on the stores.
+which keep the block busy. What depends on the put depends on the stores. Large messages go in parts: blocks that send
+at once share links, and no receiver waits until all of another one's messages have passed.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,11 +13,14 @@ from typing import Any
 import numpy as np
 
 from astrasim_py.collectives.plan_roles import PlanRole
+from astrasim_py.core.rows import numbered
 from astrasim_py.core.units import transfer_ps
+from astrasim_py.dialects.queue_pairs.lower import in_parts
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.system.programs import (
     COMPUTE,
     NO_SLOT,
+    RECV,
     SEND,
     STORE_ROW,
     Counters,
@@ -29,6 +33,8 @@ from astrasim_py.topology.profile import PlanProtocol
 #: Messages that a block stores word by word; and those that it stores or loads so: at most the block's rate.
 _STORED = (PlanRole.PUT, PlanRole.PACKETS)
 PACED = (*_STORED, PlanRole.ANSWER)
+#: Bytes and number of the parts of the largest message of a call, at most; others go in as many.
+_PART, _MOST_PARTS = 16 * 1024, 8
 
 
 def has_roles(algorithm: Algorithm) -> bool:
@@ -43,12 +49,28 @@ def with_costs(
 
     `structure`: as for `astrasim_py.dialects.library.lower_connections.cut_steps`.
     """
-    return Programs.of(_with_costs(algorithm, programs, costs, structure))
+    place = algorithm.source or algorithm.name
+    charged = list(_with_costs(algorithm, programs, costs, structure))
+    largest = max(int(program.nbytes.max(initial=0, where=paced)) for program, paced in charged)
+    parts = max(1, min(_MOST_PARTS, largest // _PART))
+    if any(program.counters is not None and (program.counters.counts[paced] >= 0).any() for program, paced in charged):
+        parts = 1
+    return Programs.of(_in_parts(program, paced, parts, structure, place) for program, paced in charged)
+
+
+def _in_parts(
+    program: RankProgram, paced: np.ndarray, parts: int, structure: Callable[..., Structure], place: str
+) -> RankProgram:
+    """A program with some messages in parts, each with a tag of its own."""
+    pieces = np.where(paced & (program.nbytes > 0), parts, 1)
+    cut = in_parts(program, pieces, structure, place, "use a smaller plan")
+    return replace(cut, tag=np.where(cut.peer >= 0, cut.tag * parts + numbered(cut.rows), 0))
 
 
 def _with_costs(
     algorithm: Algorithm, programs: Programs, costs: PlanProtocol, structure: Callable[..., Structure]
-) -> Iterator[RankProgram]:
+) -> Iterator[tuple[RankProgram, np.ndarray]]:
+    """By rank the program, and which of its nodes are messages that a block paces."""
     table = algorithm.program
     roles_of = table.column("plan_role")
     for program, low in zip(programs, table.bounds.tolist(), strict=False):
@@ -64,7 +86,9 @@ def _with_costs(
         stored = (kind == SEND) & np.isin(roles, _STORED)
         if program.counters is not None:
             stored &= ~program.counters.detached
-        yield _with_stores(replace(program, duration=duration), np.flatnonzero(stored), costs.rate, structure)
+        paced = ((kind == SEND) | (kind == RECV)) & np.isin(roles, PACED)
+        program = _with_stores(replace(program, duration=duration), np.flatnonzero(stored), costs.rate, structure)
+        yield program, _appended(paced, False, len(program) - len(paced))
 
 
 def _transfers(nbytes: np.ndarray, rate: Fraction) -> np.ndarray:

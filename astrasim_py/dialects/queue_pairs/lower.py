@@ -15,19 +15,31 @@ from astrasim_py.system.programs import RECV, SEND, RankProgram, Structure
 def split_messages(program: RankProgram, parts: int, structure: Callable[..., Structure], place: str) -> RankProgram:
     """The program with every message split.
 
-    Every part is a send or receive with the dependencies of the message; nodes that depend on the message depend
-    on all its parts. `structure`: ``structure(kind, need, child, parent)`` makes the structure of the parts. Raises
-    AlgorithmError: counters or detached sends, or too many parts; `place` names the program.
+    Raises AlgorithmError: counters or detached sends, or too many parts; `place` names the program. `structure`: as for
+    `in_parts`.
     """
     kind = program.structure.kind
     pieces = np.where((kind == SEND) | (kind == RECV), parts, 1).astype(np.int64)
+    if int(pieces.sum()) > len(pieces) and program.counters is not None:
+        refuse(SPLIT, {COUNTERS: True}, error=AlgorithmError, place=place)
+    return in_parts(program, pieces, structure, place, "write fewer qps, or leave split out of the network")
+
+
+def in_parts(
+    program: RankProgram, pieces: np.ndarray, structure: Callable[..., Structure], place: str, remedy: str
+) -> RankProgram:
+    """The program with nodes in parts, each with the dependencies of the node; what depends on it depends on all parts.
+
+    `pieces`: int64[n], parts of each node, 1 of those that count or are waited for by counters. `structure`:
+    ``structure(kind, need, child, parent)`` makes the structure of the parts. Raises AlgorithmError: too many parts;
+    `place` names the program.
+    """
     if int(pieces.sum()) == len(pieces):
         return program
-    if program.counters is not None:
-        refuse(SPLIT, {COUNTERS: True}, error=AlgorithmError, place=place)
+    kind, counters = program.structure.kind, program.counters
     if int(pieces.sum()) > MAX_PIECES:
         problem = f"makes {int(pieces.sum()):,} parts of messages and operations of one rank, more than {MAX_PIECES:,}"
-        raise AlgorithmError(place, problem, "write fewer qps, or leave split out of the network")
+        raise AlgorithmError(place, problem, remedy)
     first, origin = np.cumsum(pieces) - pieces, np.repeat(np.arange(len(pieces)), pieces)
     number = np.arange(len(origin)) - first[origin]
     parent = np.repeat(np.arange(len(pieces)), np.diff(program.structure.succ_ptr))
@@ -35,7 +47,7 @@ def split_messages(program: RankProgram, parts: int, structure: Callable[..., St
     edges = pieces[parent] * pieces[child]
     if int(edges.sum()) > 16 * MAX_PIECES:
         problem = f"makes {int(edges.sum()):,} dependencies between parts of messages of one rank"
-        raise AlgorithmError(place, problem, "write fewer qps, or leave split out of the network")
+        raise AlgorithmError(place, problem, remedy)
     edge = np.repeat(np.arange(len(edges)), edges)
     of_parent, of_child = np.divmod(np.arange(len(edge)) - (np.cumsum(edges) - edges)[edge], pieces[child][edge])
     parent, child = first[parent][edge] + of_parent, first[child][edge] + of_child
@@ -43,8 +55,13 @@ def split_messages(program: RankProgram, parts: int, structure: Callable[..., St
     gates = program.structure.need - np.bincount(program.structure.succ, minlength=len(pieces))
     need = np.bincount(child, minlength=len(origin)) + gates[origin]
     names = ("rows", "node_id", "peer", "tag", "slot", "instance", "duration")
+    if counters is not None:
+        start = np.where(counters.start >= 0, first[counters.start], -1).astype(np.int32)
+        columns = {name: getattr(counters, name)[origin] for name in ("counts", "of", "k", "detached")}
+        counters = replace(counters, start=start[origin], **columns)
     return replace(
         program,
+        counters=counters,
         structure=structure(kind[origin], need, child[order], parent[order]),
         nbytes=share(program.nbytes[origin], number, pieces[origin]),
         **{name: getattr(program, name)[origin] for name in names},
