@@ -29,6 +29,7 @@ FLOORS = {
     "verification": 4,
     "builders": 5,
     "msccl": 6,
+    "mscclpp": 6,
     "synthesis": 6,
     "system": 7,
     "dialects": 7,

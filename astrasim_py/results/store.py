@@ -47,8 +47,8 @@ from astrasim_py.system.machine_models import Limits
 #: Parts of the package that decide what a point's folder holds: all that computing a point imports, and data.
 DECIDING = (
     *("astra_sim", "builders", "chakra", "collectives", "core", "data/hardware", "data/training", "dialects", "engine"),
-    *("msccl", "preparation", "program", "pytorch", "results", "runs", "scenario", "sharing/skeleton.py", "synthesis"),
-    *("cuts", "system", "topology", "training", "verification", "workload"),
+    *("msccl", "mscclpp", "preparation", "program", "pytorch", "results", "runs", "scenario", "sharing/skeleton.py"),
+    *("cuts", "synthesis", "system", "topology", "training", "verification", "workload"),
     *("measured/benchmark.py", "measured/nccl_files.py", "measured/nccl_tests.py", "measured/node_test.py"),
     *("measured/rows.py", "report/busiest_links.py", "report/intervals.py", "report/timeline.py"),
 )
