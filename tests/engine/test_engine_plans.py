@@ -129,6 +129,27 @@ def test_blocks_share_a_link(rate):
     assert took(plan, 8 * MB, costs) == COSTS.launch + expected + COSTS.latency
 
 
+def test_a_signal_waits_for_no_data_of_other_blocks():
+    plan = PlanDraft(2, 1)
+    plan.put(0, 0, 1)
+    plan.wait(1, 0, plan.signal(0, 1, 1))
+    plan.work(1, 0)
+    plan.work(1, 0)
+    assert took(plan, MB) == COSTS.launch + COSTS.latency + 2 * (COSTS.step + ps(MB, COSTS.rate))
+
+
+def test_ranks_that_begin_with_the_same_peer_share_its_link():
+    """All send to rank 0 first, then to the others: no longer than 1 / 8 more than if they took turns."""
+    plan, ranks = PlanDraft(5, 1), range(5)
+    for rank in ranks:
+        for peer in ranks:
+            if peer != rank:
+                plan.put(rank, peer, peer)
+    costs = COSTS.model_copy(update={"rate": 40 * GB})
+    busy = took(plan, 8 * MB, costs) - COSTS.launch - COSTS.latency
+    assert 1 <= Fraction(busy, 4 * ps(8 * MB, COSTS.link)) <= Fraction(9, 8)
+
+
 def random_plan(seed: int) -> PlanDraft:
     """Random operations of blocks of random ranks; what waits does so for what was sent before."""
     draw = random.Random(seed)

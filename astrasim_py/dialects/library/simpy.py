@@ -194,8 +194,24 @@ class PacedNetwork(Network):
 class LibraryCutThrough(CutThrough):
     """Cut-through under a profile: links have the latency and the rate of the protocol of a message.
 
-    An interleaved message holds a link for bytes/B, and leaves it no sooner than its pace is over.
+    An interleaved message holds a link for bytes/B, and leaves it no sooner than its pace is over. One of 0 bytes that
+    has no connection, such as a signal, waits for no other one.
     """
+
+    def carry(self, message):
+        connections = message.connections
+        passes = connections is not None and connections.interleaved and not message.bytes
+        if not passes or message.graph.connection[message.node] >= 0:
+            yield from super().carry(message)
+            return
+        for link in message.hops():
+            now = self.env.now
+            self.simulation.recorder.hop_served(self.simulation.recorder.hop(message.row, link.index, now), now, now)
+            link.messages += 1
+            message.tail = 0
+            end, arrival = self.times(message, link, now)
+            self.complete_send(message, end - now)
+            yield self.after(message, arrival - now)
 
     def times(self, message, link, start):
         if message.connections is None:

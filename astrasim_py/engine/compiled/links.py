@@ -34,15 +34,8 @@ def deliver_later(state, e):
     while not at_end(left):
         link, left = first_hop(state, left)
         hold = table.longs(state)[table.links(state, link).hold + event.size]
-        reserve(
-            state,
-            link,
-            now,
-            now,
-            now + hold if hold >= 0 else queue.NONE,
-            table.longs(state)[state.nbytes + event.size],
-            False,
-        )
+        free, nbytes = now + hold if hold >= 0 else queue.NONE, table.longs(state)[state.nbytes + event.size]
+        reserve(state, link, now, now, free, nbytes, False)
     if state.record_messages:
         table.message_rows(state, event.row).start = now
     row, variant = table.blocks(state, event.block), np.int64(0)
@@ -67,7 +60,8 @@ def take_link(state, e):
     event, now = table.events(state, e), state.now
     number, route = first_hop(state, event.route)
     link, row = table.links(state, number), table.blocks(state, event.block)
-    hold, latency, longer, interleaved = link.hold, link.latency, np.int64(0), False
+    hold, latency, longer, interleaved, passes = link.hold, link.latency, np.int64(0), False, False
+    nbytes = table.longs(state)[state.nbytes + event.size]
     if row.flags & records.CONNECTED and not event.asks:
         template = table.templates(state, row.template)
         longer = template.longer
@@ -76,11 +70,13 @@ def take_link(state, e):
             hold = table.longs(state)[template.costs + 2 * number + 1]
             # Messages of a library with a pace use links a little at a time.
             interleaved = template.pace >= 0
+            if interleaved and nbytes == 0:
+                passes = table.ints(state)[template.connections + 2 * template.nodes + event.node] < 0
     hold = table.longs(state)[hold + event.size]
     if hold < 0:
         events.fail(state, records.OVERFLOW)
         return queue.NONE
-    requested, start = now, max(link.free, now)
+    requested, start = now, now if passes else max(link.free, now)
     # Under event_order ``scheduled`` messages wait in a line per link.
     lined, was_freed = state.model == records.STORE_AND_FORWARD and state.scheduled != 0, event.kind == records.FREED
     fed = event.moved != 0 and event.tail > hold
@@ -112,7 +108,10 @@ def take_link(state, e):
     free = tail if state.hold_latency else end
     if interleaved:
         free, fed = tail if state.hold_latency else held, False
-    reserve(state, number, requested, start, free, table.longs(state)[state.nbytes + event.size], fed)
+    if not passes:
+        reserve(state, number, requested, start, free, nbytes, fed)
+    elif state.record_links:
+        link.messages += 1
     if state.record_messages:
         record_hop(state, e, number, requested, start, free)
     if state.scheduled:
