@@ -18,7 +18,7 @@ from astrasim_py.dialects.library.lower_costs import beyond_the_rows
 from astrasim_py.engine.simulation import plan_for, simulate
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.traces import Traces
-from astrasim_py.topology.profile import LibraryProfile, PlanProtocol
+from astrasim_py.topology.profile import LibraryProfile, PlanProtocol, SwitchReduction
 
 GB = Fraction(10**9)
 NS, US, MB = 1000, 10**6, 10**6
@@ -148,6 +148,21 @@ def test_ranks_that_begin_with_the_same_peer_share_its_link():
     costs = COSTS.model_copy(update={"rate": 40 * GB})
     busy = took(plan, 8 * MB, costs) - COSTS.launch - COSTS.latency
     assert 1 <= Fraction(busy, 4 * ps(8 * MB, COSTS.link)) <= Fraction(9, 8)
+
+
+@pytest.mark.parametrize("reduce", [True, False])
+def test_a_switch_takes_each_link_once(reduce):
+    """All ranks reduce their shard and store it, or store it only."""
+    n, plan = 4, PlanDraft(4, 4)
+    for rank in range(n):
+        plan.multimem(rank, 0, reduce=reduce)
+    switch = {"switch": SwitchReduction(launch=US, rate=25 * GB)}
+    for more, slower in (({}, 1), (switch, 2)):
+        machine = LibraryProfile(**NUMBERS, plans={"Simple": COSTS}, **more)
+        problem = ap.collective("all_reduce", 12 * MB, box(n), algorithm=plan.algorithm(), profile=machine)
+        records = simulate(problem, engine="both", level="nodes")
+        expected = (n + 1) * 3 * MB * slower if reduce else n * 3 * MB
+        assert {int(b) for b in records.link["bytes"]} == {expected}
 
 
 def random_plan(seed: int) -> PlanDraft:

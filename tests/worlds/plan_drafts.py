@@ -89,6 +89,29 @@ class PlanDraft:
         self.ends[rank, block] = arrivals
         return arrivals
 
+    def multimem(self, rank: int, block: int, cnt: int = 1, *, reduce: bool) -> None:
+        """A block stores chunks to all ranks through a switch; with `reduce` it loads their sum from all before."""
+        peers = [peer for peer in range(self.draft.ranks) if peer != rank]
+        before = self.ends.get((rank, block), [])
+        if reduce:
+            loads = []
+            for peer in peers:
+                tag = self._tag()
+                self._add(
+                    self.draft.send, peer, PlanRole.MULTIMEM, (), peer=np.array([rank]), tag=tag, idx=0, cnt=cnt,
+                    src=(Buffer.INPUT, 0), detached=1,
+                )  # fmt: skip
+                load = self._arrival(peer, rank, PlanRole.MULTIMEM, tag, cnt, before)
+                columns = {"idx": 0, "cnt": cnt, "src": (Buffer.INPUT, 0), "dst": (Buffer.INPUT, 0)}
+                loads.append(self._add(self.draft.reduce, rank, PlanRole.MULTIMEM, (), payload=load[1], **columns))
+            before = loads
+        self.ends[rank, block] = []
+        for peer in peers:
+            tag = self._tag()
+            columns = {"peer": np.array([peer]), "tag": tag, "idx": 0, "cnt": cnt, "src": (Buffer.INPUT, 0)}
+            self.ends[rank, block].append(self._add(self.draft.send, rank, PlanRole.MULTIMEM, before, **columns))
+            self._arrival(rank, peer, PlanRole.MULTIMEM, tag, cnt, ())
+
     def algorithm(self, collective: str = "all_reduce", **stated) -> Algorithm:
         """The plan."""
         return finish(self.draft, "plan", collective, **stated)

@@ -274,7 +274,7 @@ class LibraryCosts:
         """Programs and connections of a call with its costs; `structure`: as for `charged`."""
         plan = self.is_plan(algorithm)
         if plan:
-            programs = with_costs(algorithm, programs, self.profile.plans[costs.protocol], structure)
+            programs = with_costs(algorithm, programs, self.profile, costs.protocol, structure)
         with_call = charged(programs, costs, structure)
         return with_call, connections_of(algorithm, with_call, costs, PACED if plan else ())
 

@@ -3,15 +3,20 @@
 A put of a memory channel is two nodes: the message, which is detached and paced by the block's rate, and the stores,
 which keep the block busy. What depends on the put depends on the stores. Large messages go in parts: blocks that send
 at once share links, and no receiver waits until all of another one's messages have passed.
+
+Messages of multimem are those that ranks would exchange without a switch, of fewer bytes: where all n ranks reduce and
+store u bytes each, a switch takes (n+1)u from each rank and gives as much, and messages would be 2(n-1)u; where they
+store only, it gives nu, and messages would be (n-1)u.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from astrasim_py.collectives.chunks import CompOp
 from astrasim_py.collectives.plan_roles import PlanRole
 from astrasim_py.core.rows import numbered
 from astrasim_py.core.units import transfer_ps
@@ -28,7 +33,7 @@ from astrasim_py.system.programs import (
     RankProgram,
     Structure,
 )
-from astrasim_py.topology.profile import PlanProtocol
+from astrasim_py.topology.profile import LibraryProfile, PlanProtocol
 
 #: Messages that a block stores word by word; and those that it stores or loads so: at most the block's rate.
 _STORED = (PlanRole.PUT, PlanRole.PACKETS)
@@ -43,14 +48,21 @@ def has_roles(algorithm: Algorithm) -> bool:
 
 
 def with_costs(
-    algorithm: Algorithm, programs: Programs, costs: PlanProtocol, structure: Callable[..., Structure]
+    algorithm: Algorithm,
+    programs: Programs,
+    profile: LibraryProfile,
+    protocol: str,
+    structure: Callable[..., Structure],
 ) -> Programs:
-    """Programs of all ranks of a plan with the costs of its operations.
+    """Programs of all ranks of a plan with the costs of its operations under a protocol of a profile.
 
     `structure`: as for `astrasim_py.dialects.library.lower_connections.cut_steps`.
     """
-    place = algorithm.source or algorithm.name
-    charged = list(_with_costs(algorithm, programs, costs, structure))
+    assert profile.plans is not None, "the call is charged as a plan"
+    place, costs = algorithm.source or algorithm.name, profile.plans[protocol]
+    link = costs.link or profile.link
+    slower = Fraction(1) if profile.switch is None or link is None else max(Fraction(1), link / profile.switch.rate)
+    charged = list(_with_costs(algorithm, _by_switch(algorithm, programs, slower), costs, structure))
     largest = max(int(program.nbytes.max(initial=0, where=paced)) for program, paced in charged)
     parts = max(1, min(_MOST_PARTS, largest // _PART))
     if any(program.counters is not None and (program.counters.counts[paced] >= 0).any() for program, paced in charged):
@@ -67,8 +79,31 @@ def _in_parts(
     return replace(cut, tag=np.where(cut.peer >= 0, cut.tag * parts + numbered(cut.rows), 0))
 
 
+def _by_switch(algorithm: Algorithm, programs: Programs, slower: Fraction) -> list[RankProgram]:
+    """The programs, with the bytes that messages of multimem take of links; `slower`: how much so when they reduce."""
+    table, by_rank, members, reduces = algorithm.program, list(programs), 1, False
+    multimem = []
+    for program, low in zip(by_rank, table.bounds.tolist(), strict=False):
+        old, rows = program.structure, program.rows + low
+        multimem.append((program.peer >= 0) & (table.column("plan_role")[rows] == PlanRole.MULTIMEM))
+        members = max(members, 1 + len(np.unique(program.peer[multimem[-1]])))
+        received = np.repeat(multimem[-1] & (old.kind == RECV), np.diff(old.succ_ptr))
+        reduces |= bool((table.column("comp_op")[rows][old.succ[received]] == CompOp.REDUCE).any())
+    if members == 1:
+        return by_rank
+    share = Fraction(members, members - 1)
+    if reduces:
+        share = Fraction(members + 1, 2 * (members - 1)) * slower
+    return [
+        replace(
+            program, nbytes=np.where(mine, -(-program.nbytes * share.numerator // share.denominator), program.nbytes)
+        )
+        for program, mine in zip(by_rank, multimem, strict=True)
+    ]
+
+
 def _with_costs(
-    algorithm: Algorithm, programs: Programs, costs: PlanProtocol, structure: Callable[..., Structure]
+    algorithm: Algorithm, programs: Iterable[RankProgram], costs: PlanProtocol, structure: Callable[..., Structure]
 ) -> Iterator[tuple[RankProgram, np.ndarray]]:
     """By rank the program, and which of its nodes are messages that a block paces."""
     table = algorithm.program
