@@ -169,16 +169,37 @@ def random_plan(seed: int) -> PlanDraft:
     """Random operations of blocks of random ranks; what waits does so for what was sent before."""
     draw = random.Random(seed)
     ranks, chunks = draw.choice([2, 3, 4]), 4
-    plan, arrived = PlanDraft(ranks, chunks), [[] for _ in range(ranks)]
+    plan, arrived, counted = PlanDraft(ranks, chunks), [[] for _ in range(ranks)], [0] * ranks
     for _ in range(draw.randrange(5, 40)):
         rank, block, cnt = draw.randrange(ranks), draw.randrange(3), draw.randrange(1, chunks + 1)
         peer = (rank + draw.randrange(1, ranks)) % ranks
         before = draw.sample(arrived[rank], min(len(arrived[rank]), draw.randrange(3)))
-        kind = draw.choice(["put", "packets", "signal", "wait", "port", "load", "work", "meet", "barrier"])
+        kinds = [
+            "put",
+            "packets",
+            "signal",
+            "wait",
+            "count",
+            "counted",
+            "port",
+            "load",
+            "multimem",
+            "work",
+            "meet",
+            "all",
+        ]
+        kind = draw.choice(kinds)
         if kind in ("put", "packets"):
             arrived[peer].append(plan.put(rank, block, peer, cnt, packets=kind == "packets", after=before))
         elif kind == "signal":
             arrived[peer].append(plan.signal(rank, block, peer))
+        elif kind == "count":
+            plan.signal(rank, block, peer, counter=0)
+            counted[peer] += 1
+        elif kind == "counted" and counted[rank]:
+            plan.wait(rank, block, count=(0, draw.randrange(1, counted[rank] + 1)))
+        elif kind == "multimem":
+            plan.multimem(rank, block, cnt, reduce=draw.random() < 0.5)
         elif kind == "port":
             arrived[peer].append(plan.port(rank, block, peer, cnt, flush=draw.random() < 0.3))
         elif kind == "load":

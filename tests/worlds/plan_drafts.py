@@ -47,15 +47,18 @@ class PlanDraft:
         )  # fmt: skip
         return self._arrival(rank, peer, role, tag, cnt, (), channel=block, **columns)
 
-    def signal(self, rank: int, block: int, peer: int, puts: Sequence[Node] = ()) -> Node:
-        """A signal to a peer; returns its arrival, which follows that of some puts."""
-        tag = self._tag()
+    def signal(
+        self, rank: int, block: int, peer: int, puts: Sequence[Node] = (), *, counter: int | None = None
+    ) -> Node:
+        """A signal to a peer; returns its arrival, which follows that of some puts and counts in a counter."""
+        tag, columns = self._tag(), {} if counter is None else {"counter": counter}
         self._step(rank, block, PlanRole.SIGNAL, (), draw=self.draft.send, peer=np.array([peer]), tag=tag, idx=0, cnt=0)
-        return self._arrival(rank, peer, PlanRole.SIGNAL, tag, 0, puts)
+        return self._arrival(rank, peer, PlanRole.SIGNAL, tag, 0, puts, **columns)
 
-    def wait(self, rank: int, block: int, *signals: Node) -> Node:
-        """A wait of a block for signals that arrive."""
-        return self._step(rank, block, PlanRole.WAIT, signals, draw=self.draft.join)
+    def wait(self, rank: int, block: int, *signals: Node, count: tuple[int, int] | None = None) -> Node:
+        """A wait of a block for signals that arrive, or for the k-th that counts in a counter: `count`."""
+        columns = {} if count is None else {"count_of": count[0], "count_k": count[1]}
+        return self._step(rank, block, PlanRole.WAIT, signals, draw=self.draft.join, **columns)
 
     def port(
         self, rank: int, block: int, peer: int, cnt: int = 1, *, flush: bool = False, packets: bool = False
