@@ -1,8 +1,8 @@
 """Verify algorithms: are they well-formed, do they terminate, are they correct, are they free of races?
 
-ALGORITHM is MSCCL XML (X.xml), a prefix of .et files, an .npz, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]; or
-a workload, of which every collective is verified, and what tiles wait for: a scenario (X.yaml, of all its points, or
-X.yaml@key=value,…), or the prefix of what convert --inline wrote.
+ALGORITHM is MSCCL XML (X.xml), an MSCCL++ execution plan (X.json), a prefix of .et files, an .npz, or
+builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]; or a workload, of which every collective is verified, and what tiles
+wait for: a scenario (X.yaml, of all its points, or X.yaml@key=value,…), or the prefix of what convert --inline wrote.
 Exits with 1 if one of the four verdicts is no, and then shows a counterexample.
 """
 
@@ -23,14 +23,14 @@ _KEYS = (
     "well_formed", "slots", "terminates", "min_slots", "min_slots_large", "max_safe_bytes", "correct",
     "wrong_cells", "race_free", "races", "order_consistent", "problems", "unknown", "warnings", "counterexample",
 )  # fmt: skip
-#: Options that a workload does not take.
+#: Options that workloads and plans do not take.
 _OF_ALGORITHMS = ("--slots", "--switch-slots", "--collective", "--root", "--contract")
 #: Slots that may be asked for.
 MAX_SLOTS = 2**20
 
 
-class _Inlined(NamedTuple):
-    """What a verdict says of a workload."""
+class _Subject(NamedTuple):
+    """What a verdict says of a workload or a plan."""
 
     ranks: int
     collective: str = "inlined workload"
@@ -88,6 +88,20 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
     """(source, what was verified, verdict)."""
     from astrasim_py.verification.verifier import verify
 
+    if source.endswith(".json"):
+        from astrasim_py.mscclpp.ir import COLLECTIVES
+        from astrasim_py.mscclpp.reader import read_plan
+        from astrasim_py.mscclpp.verify import verify_plan
+
+        _check_options(args, "a plan")
+        plan = read_plan(source)
+        collective = COLLECTIVES.get(plan.collective, plan.collective)
+        chunks = max(max(gpu.chunks["i"], gpu.chunks["o"]) for gpu in plan.gpus)
+        return (
+            source,
+            _Subject(plan.ranks, collective, chunks, plan.protocol),
+            verify_plan(plan),
+        )
     if source.endswith(".xml"):
         from astrasim_py.msccl.ir import steps_from, window_text
         from astrasim_py.msccl.well_formed import findings
@@ -113,7 +127,7 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
     traces, what, _ = read(source)
     if what is None and is_inlined(traces):
         _check_options(args)
-        return source, _Inlined(len(traces)), verify_workload(traces)
+        return source, _Subject(len(traces)), verify_workload(traces)
     if what is None:
         what = algorithm_from_traces(traces, args.collective, source=source, root=args.root)
     what = _renamed(what, source, args)
@@ -124,11 +138,11 @@ def _is_scenario(source: PointName) -> bool:
     return source.name.endswith((".yaml", ".yml"))
 
 
-def _check_options(args: argparse.Namespace) -> None:
-    """Refuse options of algorithms for a workload."""
+def _check_options(args: argparse.Namespace, subject: str = "a workload") -> None:
+    """Refuse options of algorithms for something else."""
     for option in _OF_ALGORITHMS:
         if getattr(args, option.strip("-").replace("-", "_")) is not None:
-            raise UsageError(option, "is for algorithms, and this is a workload", "drop it")
+            raise UsageError(option, f"is for algorithms, and this is {subject}", "drop it")
 
 
 def _scenario(source: PointName, args: argparse.Namespace) -> list[tuple[str, object, Any]]:
@@ -154,7 +168,7 @@ def _scenario(source: PointName, args: argparse.Namespace) -> list[tuple[str, ob
                 verify_workload(traces, made.contracts), warnings=(*prepared.notes.warnings, *made.notes.warnings)
             )
             names = [source.name, point.name * (len(points) > 1), job.name * (len(prepared.problem.jobs) > 1)]
-            found.append((" ".join(filter(None, names)), _Inlined(len(traces)), verdict))
+            found.append((" ".join(filter(None, names)), _Subject(len(traces)), verdict))
     return found
 
 
@@ -185,7 +199,8 @@ def _row(source: str, what, verdict) -> dict[str, object]:
     known = {name: getattr(verdict, name) for name in _KEYS}
     known |= {name: list(known[name]) for name in ("problems", "warnings")}
     switches = {"switches": list(what.actors)} if what.actors else {}
-    return {"file": source, "collective": what.collective, "ranks": what.ranks, **switches, **known}
+    facts = {"facts": verdict.facts} if hasattr(verdict, "facts") else {}
+    return {"file": source, "collective": what.collective, "ranks": what.ranks, **switches, **known, **facts}
 
 
 def _text(source: str, what, verdict) -> str:

@@ -1,0 +1,377 @@
+"""Verification of plans: the four verdicts of `astrasim_py.verification.verifier`, and a counterexample in words.
+
+* **well-formed**: executors take it, and nothing leads beyond its buffers.
+* **terminates**: every wait has its signal and every packet its writer, in this call and the next ones.
+* **correct**: every output chunk holds at the end what the collective promises.
+* **race-free**: no access depends on timing: inside a thread block, between blocks and ranks, before the begin of
+  another rank's kernel, after the end of one, and between calls that use the same scratch.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from astrasim_py.collectives.collective import promise_of
+from astrasim_py.mscclpp import limits
+from astrasim_py.mscclpp.accesses import Access, Race
+from astrasim_py.mscclpp.blocks import Step
+from astrasim_py.mscclpp.execution import Execution, Outside, Stuck
+from astrasim_py.mscclpp.ir import COLLECTIVES, INPUT, OUTPUT, Plan, pipelined, walk
+from astrasim_py.mscclpp.operations import KINDS
+from astrasim_py.verification.values import Values, terms_text
+from astrasim_py.verification.verifier import Verdict
+
+_BUFFERS = {"i": "input", "o": "output", "s": "scratch"}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An operation that never ends; `op_index`: in the list of its block."""
+
+    rank: int
+    block: int
+    op_index: int
+    op: str
+    lacks: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Parts of a chunk, of so many that it has."""
+
+    rank: int
+    buffer: str
+    chunk: int
+    parts: tuple[int, ...]
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class RacingPair:
+    """Two operations that nothing orders, and one chunk that both use."""
+
+    rank: int
+    block: int
+    op_index: int
+    op: str
+    kind: str
+    against_rank: int
+    against_block: int
+    against_op_index: int
+    where: Place
+    next_call: bool  # the other operation is one of the call before
+    iterations: int  # of pipelines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFacts:
+    """What was found of a plan, one by one; numbers of accesses to the input and output of other ranks before their
+    begin (`entry`) and without order before their end (`exit_writes`, `exit_reads`); `weak_exits`: of these, those that
+    relaxed signals order."""
+
+    cells: int = 0
+    wrong_cells: int = 0
+    unknown_op: tuple[str, ...] = ()
+    deadlock: tuple[Waiting, ...] = ()
+    races: tuple[RacingPair, ...] = ()  # of one call, and one iteration of pipelines
+    later_races: tuple[RacingPair, ...] = ()  # between calls, or of two iterations
+    undefined_reads: int = 0
+    entry: int = 0
+    exit_writes: int = 0
+    exit_reads: int = 0
+    weak_exits: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanVerdict(Verdict):
+    """The verdict of a plan, with the facts behind it."""
+
+    facts: PlanFacts = field(default_factory=PlanFacts)
+
+
+class Findings(NamedTuple):
+    """What verification found of a plan; `first`: the execution of one iteration of pipelines, `longer` of two."""
+
+    first: Execution
+    longer: Execution | None
+    weak: tuple[Outside, ...]  # ends that only relaxed signals order
+    outside: tuple[Outside, ...]
+
+    @property
+    def executions(self) -> tuple[Execution, ...]:
+        return (self.first,) if self.longer is None else (self.first, self.longer)
+
+
+def find(plan: Plan) -> Findings:
+    """Execute a plan that is not ill-formed. With two halves of scratch the third call uses that of the first."""
+    calls = 3 if plan.double_scratch else 2
+    first = Execution(plan, calls=calls)
+    longer = Execution(plan, iterations=2, calls=calls) if pipelined(plan) else None
+    outside = tuple(finding for finding in first.outside if finding.kind != "unfinished put")
+    weak: tuple[Outside, ...] = ()
+    if any(finding.kind != "entry" for finding in outside):
+        strong = {finding[::2] for finding in Execution(plan, lenient=True).outside}
+        weak = tuple(finding for finding in outside if finding.kind != "entry" and finding[::2] not in strong)
+        outside = tuple(finding for finding in outside if finding not in weak)
+    return Findings(first, longer, weak, outside)
+
+
+def verify_plan(plan: Plan) -> PlanVerdict:
+    """Verify a plan.
+
+    Raises nothing about the plan: what it does wrong is in the verdict, its warnings and its counterexample.
+    """
+    problems, warnings = limits.ill_formed(plan), [*plan.warnings, *limits.warnings(plan)]
+    if problems:
+        counterexample = {"kind": "ill-formed", "text": problems[0]}
+        unknown = tuple(dict.fromkeys(op.name for *_, op in walk(plan) if op.name not in KINDS))
+        return PlanVerdict(
+            well_formed=False, slots=0, problems=tuple(problems), warnings=tuple(warnings),
+            unknown="it cannot be executed", counterexample=counterexample, facts=PlanFacts(unknown_op=unknown),
+        )  # fmt: skip
+    try:
+        findings = find(plan)
+    except ValueError as error:
+        return PlanVerdict(well_formed=True, slots=0, unknown=str(error), warnings=tuple(warnings))
+    return _Judge(plan, findings, warnings).verdict()
+
+
+def facts_of(findings: Findings, cells: int, wrong: int) -> PlanFacts:
+    """The facts of an execution; `cells`: that the collective promises, and so many `wrong`."""
+    run, longer = findings.first, findings.longer
+    kinds = Counter(finding.kind for finding in run.outside)
+    stuck = next((e.stuck for e in findings.executions if e.stuck), [])
+    return PlanFacts(
+        cells=cells,
+        wrong_cells=wrong,
+        deadlock=tuple(
+            Waiting(one.step.rank, one.step.block, one.step.place, one.step.operation.name, one.lacks) for one in stuck
+        ),
+        races=_pairs(run, run.races, next_call=False),
+        later_races=(
+            *_pairs(run, run.later_races, next_call=True),
+            *(() if longer is None else _pairs(longer, longer.races, next_call=False)),
+            *(() if longer is None else _pairs(longer, longer.later_races, next_call=True)),
+        ),
+        undefined_reads=len(run.undefined),
+        entry=kinds["entry"],
+        exit_writes=kinds["exit write"],
+        exit_reads=kinds["exit read"],
+        weak_exits=len(findings.weak),
+    )
+
+
+def _pairs(run: Execution, races: list[Race], *, next_call: bool) -> tuple[RacingPair, ...]:
+    parts: dict[tuple[Step, Step, str, tuple[int, str, int]], list[int]] = {}
+    for race in races:
+        rank, buffer, chunk, part, _ = run.cells.place(race.cell)
+        key = run.step_of(race.second), run.step_of(race.first), race.kind, (rank, buffer, chunk)
+        parts.setdefault(key, []).append(part)
+    return tuple(
+        RacingPair(
+            rank=second.rank, block=second.block, op_index=second.place, op=second.operation.name, kind=kind,
+            against_rank=first.rank, against_block=first.block, against_op_index=first.place,
+            where=Place(*chunk, parts=tuple(sorted(set(held))), of=run.cells.parts),
+            next_call=next_call, iterations=run.cells.iterations,
+        )
+        for (second, first, kind, chunk), held in parts.items()
+    )  # fmt: skip
+
+
+def in_words(step: Step) -> str:
+    """``rank 0 block 3 operation 5 (put)``."""
+    iteration = f", iteration {step.iteration}" if step.iteration > 0 else ""
+    inner = f", {step.operation.path.rpartition('.')[2]}" if step.iteration >= 0 else ""
+    return f"rank {step.rank} block {step.block} operation {step.place} ({step.operation.name}{inner}{iteration})"
+
+
+class _Judge:
+    """Makes a verdict of what was found."""
+
+    def __init__(self, plan: Plan, findings: Findings, warnings: list[str]) -> None:
+        self.plan, self.findings, self.warnings = plan, findings, warnings
+        self.problems: list[str] = []
+        self.cells = 0  # that the collective promises
+        self.counterexample: dict[str, object] | None = None
+
+    def no(self, kind: str, problem: str, text: str = "", **where: object) -> None:
+        self.problems.append(problem)
+        if self.counterexample is None:
+            self.counterexample = {"kind": kind, "text": text or problem, **where}
+
+    def verdict(self) -> PlanVerdict:
+        ends = self._ends()
+        correct, wrong, same_order, unknown = self._contents() if ends else (None, None, None, "it does not end")
+        races = self._races()
+        self._hints()
+        return PlanVerdict(
+            well_formed=True, slots=0, terminates=ends, correct=correct, race_free=not races,
+            order_consistent=same_order, wrong_cells=wrong, races=races, problems=tuple(self.problems), unknown=unknown,
+            warnings=tuple(dict.fromkeys(self.warnings)), counterexample=self.counterexample,
+            facts=facts_of(self.findings, self.cells, wrong or 0),
+        )  # fmt: skip
+
+    def _ends(self) -> bool:
+        stuck: list[Stuck] = next((e.stuck for e in self.findings.executions if e.stuck), [])
+        if stuck:
+            lines = [f"{in_words(one.step)}: {one.lacks}" for one in stuck]
+            where = stuck[0].step
+            more = f" and {len(lines) - 1} more" if len(lines) > 1 else ""
+            self.no(
+                "deadlock", f"deadlock: {lines[0]}{more}", "\n".join(["deadlock: it never ends", *lines[:24]]),
+                rank=where.rank, chain=lines[:24],
+            )  # fmt: skip
+            return False
+        uneven = self._uneven()
+        for problem in uneven:
+            self.no("deadlock", problem)
+        return not uneven
+
+    def _uneven(self) -> list[str]:
+        """Counters that do not come back to the value at which they began."""
+        lines = []
+        for key, counter in sorted(self.findings.first.counters.items(), key=lambda item: str(item[0])):
+            if counter.value == counter.initial:
+                continue
+            if key[0] == "semaphore":
+                what = f"semaphore {key[2]} of rank {key[1]} is released more often than acquired"
+                if counter.value < counter.initial:
+                    what = f"semaphore {key[2]} of rank {key[1]} is acquired more often than released"
+            else:
+                of = f"{key[0]} channel {key[3]} between them"
+                what = f"rank {key[1]} signals rank {key[2]} more often than it waits, on {of}"
+            lines.append(f"{what}: counts live on, so the next call goes wrong")
+        return lines
+
+    # -- contents
+
+    def _contents(self) -> tuple[bool | None, int | None, bool | None, str]:
+        plan, run = self.plan, self.findings.first
+        name = COLLECTIVES.get(plan.collective)
+        if name is None:
+            return None, None, None, f'"{plan.collective}" promises nothing'
+        promise, parts = promise_of(name), run.cells.parts
+        output = OUTPUT if any(gpu.chunks[OUTPUT] for gpu in plan.gpus) else INPUT
+        sizes = {(gpu.chunks[INPUT], gpu.chunks[output]) for gpu in plan.gpus}
+        given, needed = sizes.pop()
+        full = needed if promise.gathers else given
+        shards = full % plan.ranks == 0 if promise.sharded else True
+        fits = shards and given == promise.input_chunks(plan.ranks, full)
+        if sizes or not full or not fits or needed != promise.output_chunks(plan.ranks, full):
+            problem = f"its chunks of input and output, {given} and {needed}, are not those of {plan.collective}"
+            return None, None, None, f"{problem} on {plan.ranks} ranks"
+        wrong, first, same_order = 0, None, True
+        seen: dict[object, int] = {}
+        for rank in range(plan.ranks):
+            cells = run.cells.whole(rank, output)
+            after = promise.after(rank, plan.ranks, full * parts)
+            for cell, promised in zip(cells, after, strict=True):
+                self.cells += 1
+                value = run.contents[cell]
+                sources, chunk = promised
+                bits = (1 << sources.stop) - (1 << sources.start)
+                if not value or run.values.summary(value) != (chunk, bits):
+                    wrong += 1
+                    first = first or (cell, value, promised)
+                same_order &= seen.setdefault(promised, value) == value
+        if first is not None:
+            self._wrong(run, *first)
+        elif not same_order:
+            self.warnings.append("ranks add in different orders: their results can differ in the last bits")
+        return not wrong, wrong, same_order, ""
+
+    def _wrong(self, run: Execution, cell: int, value: int, promised: tuple[range, int]) -> None:
+        parts = run.cells.parts
+        where = run.cells.place(cell)
+        expected = {(rank, promised[1] // parts): 1 for rank in promised[0]}
+        holds = terms_text(_by_chunk(run.values, value, parts)) if value else "nothing defined"
+        wanted = terms_text(expected)
+        buffer = _BUFFERS[where.buffer]
+        write = run.accesses.writes[cell]
+        by = "" if write is None else f", written by {in_words(run.step_of(write))}"
+        text = f"rank {where.rank}, {buffer} chunk {where.chunk}{by}\n  holds       {holds}\n  should hold {wanted}"
+        problem = f"rank {where.rank} {buffer} chunk {where.chunk} holds {holds}, and should hold {wanted}"
+        self.no("wrong", problem, text, rank=where.rank, buffer=buffer, chunk=where.chunk, holds=holds, expected=wanted)
+
+    # -- order
+
+    def _races(self) -> int:
+        """Pairs of operations that race, and accesses beyond begin and end."""
+        pairs: dict[tuple[Step, Step], tuple[Execution, Race, bool]] = {}
+        for run in self.findings.executions:
+            for races, later in ((run.races, False), (run.later_races, True)):
+                for race in races:
+                    ends = run.step_of(race.first), run.step_of(race.second)
+                    pairs.setdefault(ends, (run, race, later))
+        for number, (run, race, later) in enumerate(pairs.values()):
+            if number == 0:
+                text = self._race(run, race, later)
+                first = run.step_of(race.first)
+                where = run.cells.place(race.cell)
+                self.no(
+                    "race", text.splitlines()[0], text, rank=where.rank, buffer=_BUFFERS[where.buffer],
+                    chunk=where.chunk, step=in_words(first),
+                )  # fmt: skip
+        kinds: dict[str, Outside] = {}
+        for finding in self.findings.outside:
+            kinds.setdefault(finding.kind, finding)
+        for finding in kinds.values():
+            self.no("race", self._outside(finding), rank=finding.step.rank)
+        return len(pairs) + len(self.findings.outside)
+
+    def _race(self, run: Execution, race: Race, later: bool) -> str:
+        where = run.cells.place(race.cell)
+        part = f" (part {where.part} of {run.cells.parts})" if run.cells.parts > 1 else ""
+        packets = "packets of " if where.packet else ""
+        cell = f"{packets}{_BUFFERS[where.buffer]} chunk {where.chunk}{part} of rank {where.rank}"
+        did = {"read after write": ("writes", "reads"), "write after read": ("reads", "writes")}
+        verbs = did.get(race.kind, ("writes", "writes"))
+        ends = [f"{in_words(run.step_of(access))} {verb} it" for access, verb in zip(race[2:4], verbs, strict=True)]
+        call = " of the call before" if later else ""
+        why = "nothing orders them"
+        if race.threads:
+            why = "other threads of the block do so, and no nop is between"
+        elif self._proxy(run, race.first) or self._proxy(run, race.second):
+            why = "the proxy of a port channel does so later: a nop before, or pwsf, is missing"
+        return f"race for {cell}: {why}\n  {ends[0]}{call}\n  {ends[1]}"
+
+    @staticmethod
+    def _proxy(run: Execution, access: Access) -> bool:
+        return access.agent >= len(run.blocks.blocks)
+
+    def _outside(self, finding: Outside) -> str:
+        where = self.findings.first.cells.place(finding.cell)
+        cell = f"{_BUFFERS[where.buffer]} chunk {where.chunk} of rank {where.rank}"
+        step = in_words(finding.step)
+        if finding.kind == "entry":
+            return f"{step} touches {cell}, whose kernel may not have begun: wait for a signal of it first"
+        does = "writes" if finding.kind == "exit write" else "reads"
+        return f"{step} {does} {cell}, whose kernel may have ended: signal it, and let it wait"
+
+    # -- hints
+
+    def _hints(self) -> None:
+        for finding in self.findings.weak[:1]:
+            number = len(self.findings.weak)
+            many = f"{number} accesses" if number > 1 else "1 access"
+            self.warnings.append(
+                f"{many} of other ranks, first {in_words(finding.step)}, come before the end only by relaxed signals, "
+                "which formally order no data: end with signal and wait"
+            )
+        run = self.findings.first
+        unfinished = [finding for finding in run.outside if finding.kind == "unfinished put"]
+        for finding in unfinished[:1]:
+            self.warnings.append(
+                f"the source of {in_words(finding.step)} may still be read by its proxy when the kernel ends: write "
+                "pwsf, or wait for an answer"
+            )
+        for step, cell in run.undefined[:1]:
+            where = run.cells.place(cell)
+            self.warnings.append(
+                f"{in_words(step)} reads {_BUFFERS[where.buffer]} chunk {where.chunk}, which nobody has written"
+            )
+
+
+def _by_chunk(values: Values, value: int, parts: int) -> dict[tuple[int, int], int]:
+    """Contributions by chunk instead of part."""
+    return {(rank, part // parts): times for (rank, part), times in values.contributions(value).items()}
