@@ -13,19 +13,9 @@ from astrasim_py.collectives.chunks import Buffer
 from astrasim_py.collectives.collective import promise_of
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.msccl.ir import LETTERS, PLAIN_NOP, Gpu, MscclProgram, MscclStep, ThreadBlock, nop_step
-from astrasim_py.msccl.operations import (
-    JOIN,
-    RECEIVE,
-    RECEIVE_REDUCE,
-    REDUCE,
-    SEND,
-    Cells,
-    Operation,
-    OperationGraph,
-    overlap,
-    scratch_ends,
-)
-from astrasim_py.msccl.thread_blocks import Assignment, Blocked, OrderedBlock, schedule
+from astrasim_py.msccl.operations import JOIN, RECEIVE_REDUCE, Cells, Operation, OperationGraph, scratch_ends
+from astrasim_py.msccl.places import Places
+from astrasim_py.msccl.thread_blocks import Assignment, Blocked, schedule, waits_between
 from astrasim_py.msccl.well_formed import MAX_NODES, RUNTIMES, Runtime
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.steps import Steps, steps_of
@@ -232,34 +222,11 @@ class _Writer:
 
     def __init__(self, ops: list[Operation], assignment: Assignment, scratch: list[int], fresh: int) -> None:
         self.assignment, self.fed = assignment, assignment.fused
-        self.scratch = list(scratch)
-        self.fresh = fresh
+        self.places = Places(scratch, fresh)
         self.joins: list[list[Operation]] = [[] for _ in scratch]
         for op in ops:
             if op.kind == JOIN:
                 self.joins[op.rank].append(op)
-        #: Cells that an operation's data lies in where the algorithm names none.
-        self.held: dict[int, Cells] = {}
-
-    def _scratch(self, rank: int, count: int) -> Cells:
-        """Unused cells of scratch."""
-        offset, cell = self.scratch[rank], self.fresh
-        self.scratch[rank] += count
-        self.fresh += count
-        return (int(Buffer.SCRATCH), offset, cell)
-
-    def _cells(self, op: Operation) -> Cells:
-        """Cells that hold the result of an operation."""
-        # Data without a place of its own that only a reduction takes is summed in place.
-        while op.target is None and op.kind == REDUCE and (giver := op.payload) is not None:
-            if giver.target is not None or len(giver.readers) != 1:
-                break
-            op = giver
-        if op.target is not None:
-            return op.target
-        if op.number not in self.held:
-            self.held[op.number] = self._scratch(op.rank, op.count)
-        return self.held[op.number]
 
     # -- what a step does
 
@@ -268,23 +235,9 @@ class _Writer:
 
         `spare`: a place of the thread block for data that is received only to be forwarded.
         """
-        if op.kind == SEND:
-            if op.number in self.fed:
-                return [self._fused(op, self.fed[op.number], spare)]
-            source = self._cells(op.payload) if op.source is None and op.payload else op.reads
-            return [("s", source, source)]
-        if op.kind == RECEIVE:
-            return [("r", self._cells(op), self._cells(op))]
-        if op.kind == RECEIVE_REDUCE:
-            return [("rrc", op.reads, self._cells(op))]
-        payload = self._cells(op.payload) if op.payload else None
-        if op.kind == REDUCE:
-            return self._reduction(op, op.reads, payload)
-        source, target = payload if op.source is None and payload else op.reads, self._cells(op)
-        if not overlap(source, target, op.count):
-            return [("cpy", source, target)]
-        between = self._scratch(op.rank, op.count)
-        return [("cpy", source, between), ("cpy", between, target)]
+        if op.number in self.fed:
+            return [self._fused(op, self.fed[op.number], spare)]
+        return self.places.work(op)
 
     def _fused(self, send: Operation, receive: Operation, spare: list[Cells]) -> tuple[str, Cells, Cells]:
         """A receive and a send as one step."""
@@ -293,38 +246,18 @@ class _Writer:
             # The sum is only sent, never read from memory.
             if not others and (receive.target is None or receive.overwritten):
                 return ("rrs", receive.reads, receive.reads)
-            return ("rrcs", receive.reads, self._cells(receive))
+            return ("rrcs", receive.reads, self.places.cells(receive))
         if receive.target is None and not others:
             if not spare:
-                spare.append(self._scratch(send.rank, 1))
+                spare.append(self.places.unused(send.rank, 1))
             return ("rcs", spare[0], spare[0])
-        return ("rcs", self._cells(receive), self._cells(receive))
-
-    def _reduction(self, op: Operation, source: Cells, payload: Cells | None) -> list[tuple[str, Cells, Cells]]:
-        """A reduction of two places on one rank: ``re`` adds its source to its destination."""
-        count, target = op.count, op.target
-        if payload is None:
-            if not overlap(source, op.writes, count):
-                return [("re", source, op.writes)]
-            spare = self._scratch(op.rank, count)
-            return [("cpy", source, spare), ("re", spare, op.writes)]
-        if target is not None:
-            for addend, other in ((source, payload), (payload, source)):
-                if target[2] == addend[2] and not overlap(other, target, count):
-                    return [("re", other, target)]
-            if abs(target[2] - source[2]) >= count and abs(target[2] - payload[2]) >= count:
-                return [("cpy", payload, target), ("re", source, target)]
-        spare = self._cells(op) if target is None else self._scratch(op.rank, count)
-        if spare == payload:
-            return [("re", source, payload)]
-        steps = [("cpy", payload, spare), ("re", source, spare)]
-        return steps if target is None else [*steps, ("cpy", spare, target)]
+        return ("rcs", self.places.cells(receive), self.places.cells(receive))
 
     # -- thread blocks
 
     def gpu(self, rank: int) -> Gpu:
         blocks = self.assignment.blocks[rank]
-        waits = self._waits(rank, blocks)
+        waits = waits_between(blocks, self.joins[rank], self.fed)
         #: By thread block its operations, each with its steps and what it waits for.
         listed: list[list[tuple[Operation, list, list]]] = []
         #: Steps are numbered with their nops, and a dependency names the last step of an operation.
@@ -351,49 +284,4 @@ class _Writer:
                     steps.append(MscclStep(len(steps), kind, *places, op.count, dep[0], dep[1], shown))
                     dep = -1, -1
             tbs.append(ThreadBlock(b, block.send, block.recv, block.channel, tuple(steps)))
-        return Gpu(rank, 0, 0, self.scratch[rank], tuple(tbs))
-
-    def _waits(self, rank: int, blocks: list[OrderedBlock]) -> list[list[list[tuple[int, int]]]]:
-        """Dependencies of the operations of each thread block on others, as (thread block, position in it).
-
-        Only the last of every thread block is named, and none that is implied by an earlier wait of the own thread
-        block or by a wait of another awaited operation.
-        """
-        where: dict[int, tuple[int, int]] = {}
-        for b, block in enumerate(blocks):
-            for index, op in enumerate(block.operations):
-                where[op.number] = b, index
-                if op.number in self.fed:
-                    where[self.fed[op.number].number] = b, index
-        joins: dict[int, dict[int, int]] = {}
-
-        def needs(op: Operation, into: dict[int, int]) -> dict[int, int]:
-            """The last position of each thread block that an operation names."""
-            for parent in op.parents:
-                named = [where[parent.number]] if parent.number in where else joins[parent.number].items()
-                for b, index in named:
-                    into[b] = max(into.get(b, -1), index)
-            return into
-
-        for op in self.joins[rank]:
-            joins[op.number] = needs(op, {})
-        out: list[list[list[tuple[int, int]]]] = [[[] for _ in block.operations] for block in blocks]
-        #: Progress of every other thread block that each operation implies; -1: not begun.
-        reach: list[list[list[int]]] = [[[]] * len(block.operations) for block in blocks]
-        nothing = [-1] * len(blocks)
-        for op in sorted((op for block in blocks for op in block.operations), key=lambda op: op.place):
-            b, index = where[op.number]
-            past = reach[b][index - 1] if index else nothing
-            ends = needs(op, {})
-            if op.number in self.fed:
-                needs(self.fed[op.number], ends)
-            ends.pop(b, None)
-            # The latest first: it implies all that it waited for.
-            for other, last in sorted(ends.items(), key=lambda end: -blocks[end[0]].operations[end[1]].place):
-                if past[other] < last:
-                    out[b][index].append((other, last))
-                    past = list(map(max, past, reach[other][last]))
-                    past[other] = last
-            out[b][index].reverse()
-            reach[b][index] = past
-        return out
+        return Gpu(rank, 0, 0, self.places.ends[rank], tuple(tbs))

@@ -12,6 +12,7 @@ never shares a thread block with the receiving side and is never fused.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -329,3 +330,52 @@ class Assignment:
                 home[op.number] = block
             if op.number not in fused:
                 block.operations.append(op)
+
+
+def waits_between(
+    blocks: list[OrderedBlock], joining: list[Operation], fused: Mapping[int, Operation]
+) -> list[list[list[tuple[int, int]]]]:
+    """Dependencies of the operations of each thread block on others, as (thread block, position in it).
+
+    Only the last of every thread block is named, and none that is implied by an earlier wait of the same thread block
+    or by a wait of another awaited operation. `joining`: operations of the rank that no block lists. `fused`: of
+    `Assignment`.
+    """
+    where: dict[int, tuple[int, int]] = {}
+    for b, block in enumerate(blocks):
+        for index, op in enumerate(block.operations):
+            where[op.number] = b, index
+            if op.number in fused:
+                where[fused[op.number].number] = b, index
+    joins: dict[int, dict[int, int]] = {}
+
+    def needs(op: Operation, into: dict[int, int]) -> dict[int, int]:
+        """The last position of each thread block that an operation names."""
+        for parent in op.parents:
+            named = [where[parent.number]] if parent.number in where else joins[parent.number].items()
+            for b, index in named:
+                into[b] = max(into.get(b, -1), index)
+        return into
+
+    for op in joining:
+        joins[op.number] = needs(op, {})
+    out: list[list[list[tuple[int, int]]]] = [[[] for _ in block.operations] for block in blocks]
+    #: Progress of every other thread block that each operation implies; -1: not begun.
+    reach: list[list[list[int]]] = [[[]] * len(block.operations) for block in blocks]
+    nothing = [-1] * len(blocks)
+    for op in sorted((op for block in blocks for op in block.operations), key=lambda op: op.place):
+        b, index = where[op.number]
+        past = reach[b][index - 1] if index else nothing
+        ends = needs(op, {})
+        if op.number in fused:
+            needs(fused[op.number], ends)
+        ends.pop(b, None)
+        # The latest first: it implies all that it waited for.
+        for other, last in sorted(ends.items(), key=lambda end: -blocks[end[0]].operations[end[1]].place):
+            if past[other] < last:
+                out[b][index].append((other, last))
+                past = list(map(max, past, reach[other][last]))
+                past[other] = last
+        out[b][index].reverse()
+        reach[b][index] = past
+    return out
