@@ -25,9 +25,21 @@ PRESETS = {"A100": "dgx_a100", "H100": "dgx_h100"}
 #: NPUs of a node, and parts that two nodes take a buffer in.
 NODE, PARTS = 8, 3
 
+#: Rows that the shipped numbers were fitted to: every second one of a GPU.
+FITTED = {
+    ("A100", "all_gather", 1, 8, 2**30),
+    ("A100", "all_reduce", 3, 8, 2**30),
+    ("A100", "all_reduce", 4, 16, 48 * 2**20),
+    ("A100", "all_reduce", 6, 8, 24 * 2**10),
+    ("A100", "all_to_all", 1, 8, 2**30),
+    ("H100", "all_reduce", 2, 16, 8 * 2**10),
+    ("H100", "all_reduce", 4, 16, 3 * 2**30),
+    ("H100", "all_reduce", 6, 8, 24 * 2**10),
+}
+
 
 class Row(NamedTuple):
-    """A measured row. `fitted`: whether the shipped numbers were fitted to it, as every second row of a GPU was."""
+    """A measured row."""
 
     gpu: str
     collective: str
@@ -35,7 +47,11 @@ class Row(NamedTuple):
     ranks: int
     size: int
     time_us: float
-    fitted: bool
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the shipped numbers were fitted to it."""
+        return (self.gpu, self.collective, self.kernel, self.ranks, self.size) in FITTED
 
 
 def peers_of(rank: int) -> list[int]:
@@ -69,24 +85,28 @@ def one_phase(ranks: int) -> Algorithm:
     return plan.algorithm(protocol="LL")
 
 
-def two_phases(ranks: int) -> Algorithm:
-    """Kernel 6: a shard to each peer in packets, 21 blocks, three to each; they reduce it and send it to all."""
-    blocks = 3 * (NODE - 1)
-    plan = PlanDraft(ranks, ranks * blocks)
-    arrived, reduced = ({rank: [] for rank in range(ranks)} for _ in range(2))
-    for rank in range(ranks):
-        for block in range(blocks):
-            peer = peers_of(rank)[block // 3]
-            arrived[peer].append(plan.put(rank, block, peer, NODE - 1, packets=True))
-    for rank in range(ranks):
-        for block in range(blocks):
-            plan.work(rank, block, NODE - 1, after=arrived[rank])  # a part of a shard, from seven peers
-            for peer in peers_of(rank):
-                reduced[peer].append(plan.put(rank, block, peer, packets=True))
-    for rank in range(ranks):
-        for block in range(blocks):
-            plan.work(rank, block, NODE - 1, after=reduced[rank])
-    return plan.algorithm(protocol="LL")
+def two_phases(to_each: int) -> Callable[[int], Algorithm]:
+    """Kernels 6 and 7: a shard to each peer in packets, 3 or 4 blocks to each; they reduce it and send it to all."""
+
+    def kernel(ranks: int) -> Algorithm:
+        blocks = to_each * (NODE - 1)
+        plan = PlanDraft(ranks, ranks * blocks)
+        arrived, reduced = ({rank: [] for rank in range(ranks)} for _ in range(2))
+        for rank in range(ranks):
+            for block in range(blocks):
+                peer = peers_of(rank)[block // to_each]
+                arrived[peer].append(plan.put(rank, block, peer, NODE - 1, packets=True))
+        for rank in range(ranks):
+            for block in range(blocks):
+                plan.work(rank, block, NODE - 1, after=arrived[rank])  # a part of a shard, from seven peers
+                for peer in peers_of(rank):
+                    reduced[peer].append(plan.put(rank, block, peer, packets=True))
+        for rank in range(ranks):
+            for block in range(blocks):
+                plan.work(rank, block, NODE - 1, after=reduced[rank])
+        return plan.algorithm(protocol="LL")
+
+    return kernel
 
 
 def steps_by_ports(plan: PlanDraft, cnt: int, reducing: int = 0) -> None:
@@ -121,13 +141,10 @@ def add(plan: PlanDraft, rank: int, blocks: int, cnt: int, first: int = 0) -> No
         plan.work(rank, block, cnt // blocks)
 
 
-def hierarchical(plan: PlanDraft, cnt: int, reduce: Callable[[int], None], gather: Callable[[int], None], blocks: int):
-    """An all_reduce of shards of `cnt` chunks: reduced and gathered in a node, and between two in parts."""
-    ranks = plan.draft.ranks
-    if ranks == NODE:
+def reduced(plan: PlanDraft, cnt: int, reduce: Callable[[int], None], blocks: int) -> None:
+    """A reduce_scatter into shards of `cnt` chunks: in a node, and between two in parts."""
+    if plan.draft.ranks == NODE:
         reduce(cnt)
-        meet_all(plan, blocks)
-        gather(cnt)
         return
     part = cnt // PARTS
     reduce(part)
@@ -135,14 +152,21 @@ def hierarchical(plan: PlanDraft, cnt: int, reduce: Callable[[int], None], gathe
         meet_all(plan, blocks)
         arrived = exchange(plan, sent)
         reduce(meanwhile)
-        for rank in range(ranks):
+        for rank in range(plan.draft.ranks):
             plan.wait(rank, 0, arrived[rank])
             add(plan, rank, blocks, sent)
-    meet_all(plan, blocks)
+
+
+def gathered(plan: PlanDraft, cnt: int, gather: Callable[[int], None], blocks: int) -> None:
+    """An all_gather of shards of `cnt` chunks: in a node, and between two in parts."""
+    if plan.draft.ranks == NODE:
+        gather(cnt)
+        return
+    part = cnt // PARTS
     for sent, meanwhile in ((cnt - part, cnt), (part, cnt - part)):
         arrived = exchange(plan, sent)
         gather(meanwhile)
-        for rank in range(ranks):
+        for rank in range(plan.draft.ranks):
             plan.wait(rank, 0, arrived[rank])
         meet_all(plan, blocks)
     gather(part)
@@ -163,9 +187,9 @@ def by_ports(ranks: int) -> Algorithm:
     """Kernel 3: step by step through ports, 24 blocks add."""
     cnt, blocks = 24 * PARTS, 24
     plan = PlanDraft(ranks, ranks * cnt)
-    hierarchical(
-        plan, cnt, lambda part: steps_by_ports(plan, part, blocks), lambda part: steps_by_ports(plan, part), blocks
-    )
+    reduced(plan, cnt, lambda part: steps_by_ports(plan, part, blocks), blocks)
+    meet_all(plan, blocks)
+    gathered(plan, cnt, lambda part: steps_by_ports(plan, part), blocks)
     return plan.algorithm()
 
 
@@ -203,27 +227,43 @@ def by_loads(ranks: int) -> Algorithm:
                 plan.load(rank, block, [peers_of(rank)[place]], part // (7 if place < blocks % (NODE - 1) else 6))
 
     signals: dict[tuple[int, int], Node] = {}
-    hierarchical(plan, cnt, reduce, gather, blocks)
+    reduced(plan, cnt, reduce, blocks)
+    meet_all(plan, blocks)
+    gathered(plan, cnt, gather, blocks)
     return plan.algorithm()
 
 
 def steps_alone(kind: str) -> Callable[[int], Algorithm]:
-    """Kernel 1 of all_gather and all_to_all: step by step through ports."""
+    """Kernels 1 of all_gather and all_to_all, and 2 of all_gather on two nodes: step by step through ports."""
 
     def kernel(ranks: int) -> Algorithm:
-        plan = PlanDraft(ranks, ranks)
-        steps_by_ports(plan, 1)
+        plan = PlanDraft(ranks, PARTS * ranks)
+        gathered(plan, PARTS, lambda part: steps_by_ports(plan, part), 1)
         return plan.algorithm(kind, in_place=kind != "all_to_all")
 
     return kernel
+
+
+def all_at_once(ranks: int) -> Algorithm:
+    """Kernel 0 of all_to_all: a part of the only block for each peer sends, and waits."""
+    plan = PlanDraft(ranks, ranks)
+    arrived = {
+        (rank, peer): plan.port(rank, peer, peer) for rank in range(ranks) for peer in range(ranks) if peer != rank
+    }
+    for (sender, rank), node in arrived.items():
+        plan.wait(rank, sender, node)
+    return plan.algorithm("all_to_all", in_place=False)
 
 
 KERNELS: dict[tuple[str, int], Callable[[int], Algorithm]] = {
     ("all_reduce", 2): one_phase,
     ("all_reduce", 3): by_ports,
     ("all_reduce", 4): by_loads,
-    ("all_reduce", 6): two_phases,
+    ("all_reduce", 6): two_phases(3),
+    ("all_reduce", 7): two_phases(4),
     ("all_gather", 1): steps_alone("all_gather"),
+    ("all_gather", 2): steps_alone("all_gather"),
+    ("all_to_all", 0): all_at_once,
     ("all_to_all", 1): steps_alone("all_to_all"),
 }
 
@@ -234,20 +274,14 @@ def algorithm_of(kind: str, kernel: int, ranks: int) -> Algorithm:
 
 
 def read(path: str) -> list[Row]:
-    """Rows of MSCCL++'s kernels; of each GPU the first, third, … are those of the fit."""
-    rows, count = [], dict.fromkeys(PRESETS, 0)
+    """Rows of MSCCL++'s kernels."""
+    rows = []
     with open(path, encoding="utf-8") as lines:
         for line in csv.DictReader(lines):
             kernel = line["program"].rpartition(" ")[2]
-            if line["gpu"] not in PRESETS or (line["collective"], int(kernel)) not in KERNELS:
-                continue
-            count[line["gpu"]] += 1
-            rows.append(
-                Row(
-                    line["gpu"], line["collective"], int(kernel), int(line["ranks"]), int(line["bytes"]),
-                    float(line["time_us"]), count[line["gpu"]] % 2 == 1,
-                )
-            )  # fmt: skip
+            if line["gpu"] in PRESETS and (line["collective"], int(kernel)) in KERNELS:
+                size, time = int(line["bytes"]), float(line["time_us"])
+                rows.append(Row(line["gpu"], line["collective"], int(kernel), int(line["ranks"]), size, time))
     return rows
 
 
