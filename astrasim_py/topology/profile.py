@@ -73,7 +73,7 @@ class PlanProtocol(StrictModel):
 
     launch: Time = example("4 us")
     latency: Time = example("1 us")
-    step: Time = Field(default=0, description="before local work", examples=["300 ns"])
+    step: Time = Field(default=0, description="before local work that follows no other", examples=["300 ns"])
     rate: MemoryBandwidth = example("20 GB/s")
     link: MemoryBandwidth | None = example("250 GB/s", default=None)
     meeting: Time = Field(default=0, description="a nop or barrier", examples=["50 ns"])

@@ -129,13 +129,22 @@ def test_blocks_share_a_link(rate):
     assert took(plan, 8 * MB, costs) == COSTS.launch + expected + COSTS.latency
 
 
+def test_work_begins_anew_after_a_meeting():
+    plan = PlanDraft(2, 1)
+    plan.work(0, 0)
+    plan.work(0, 0)
+    plan.meet(0, [0])
+    plan.work(0, 0)
+    assert took(plan, MB) == COSTS.launch + 2 * COSTS.step + COSTS.meeting + 3 * ps(MB, COSTS.rate)
+
+
 def test_a_signal_waits_for_no_data_of_other_blocks():
     plan = PlanDraft(2, 1)
     plan.put(0, 0, 1)
     plan.wait(1, 0, plan.signal(0, 1, 1))
     plan.work(1, 0)
     plan.work(1, 0)
-    assert took(plan, MB) == COSTS.launch + COSTS.latency + 2 * (COSTS.step + ps(MB, COSTS.rate))
+    assert took(plan, MB) == COSTS.launch + COSTS.latency + COSTS.step + 2 * ps(MB, COSTS.rate)
 
 
 def test_ranks_that_begin_with_the_same_peer_share_its_link():

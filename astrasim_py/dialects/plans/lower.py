@@ -111,7 +111,11 @@ def _with_costs(
     for program, low in zip(programs, table.bounds.tolist(), strict=False):
         kind, roles = program.structure.kind, roles_of[program.rows + low]
         local = (kind == COMPUTE) & (roles == PlanRole.LOCAL)
-        duration = program.duration + np.where(local, costs.step + _transfers(program.nbytes, costs.rate), 0)
+        # An operation may be several nodes, and without a meeting threads go on to the next one.
+        follows = np.zeros(len(program), dtype=bool)
+        follows[program.structure.succ[np.repeat(local, np.diff(program.structure.succ_ptr))]] = True
+        duration = program.duration + np.where(local, _transfers(program.nbytes, costs.rate), 0)
+        duration[local & ~follows] += costs.step
         for role, cost in (
             (PlanRole.MEETING, costs.meeting),
             (PlanRole.REQUEST, costs.request),
