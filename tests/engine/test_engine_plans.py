@@ -12,6 +12,7 @@ from worlds.plan_drafts import PlanDraft
 import astrasim_py as ap
 from astrasim_py.builders.draft import Draft, finish
 from astrasim_py.collectives.chunks import Buffer
+from astrasim_py.collectives.plan_roles import PlanRole
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import PS_PER_S
 from astrasim_py.dialects.library.lower_costs import beyond_the_rows
@@ -85,6 +86,16 @@ def test_packets_move_twice_their_bytes_and_need_no_signal(ranks):
     plan.work(ranks - 1, 0, after=arrivals[-1:])
     end = (ranks - 1) * ps(2 * MB, COSTS.rate) + COSTS.latency + COSTS.step + ps(MB, COSTS.rate)
     assert took(plan, MB) == COSTS.launch + end
+
+
+def test_a_block_stores_to_one_peer_after_the_other():
+    """Also where an operation has several targets, which depend on the same node."""
+    draft, rank = Draft(4, 1), np.zeros(3, dtype=np.int64)
+    peers = np.arange(1, 4)
+    common = {"tag": peers, "idx": 0, "cnt": 1, "channel": 0, "plan_role": int(PlanRole.PUT)}
+    draft.send(rank=rank, peer=peers, src=(Buffer.INPUT, 0), **common)
+    draft.recv(rank=peers, peer=rank, dst=(Buffer.OUTPUT, 0), **common)
+    assert took(finish(draft, "x", "all_reduce"), MB) == COSTS.launch + 3 * ps(MB, COSTS.rate) + COSTS.latency
 
 
 def test_a_block_goes_on_once_a_port_has_its_request():
@@ -172,6 +183,13 @@ def test_a_switch_takes_each_link_once(reduce):
         records = simulate(problem, engine="both", level="nodes")
         expected = (n + 1) * 3 * MB * slower if reduce else n * 3 * MB
         assert {int(b) for b in records.link["bytes"]} == {expected}
+        # A block adds and stores its part once, however many ranks have it.
+        work, nodes = ps(3 * MB, COSTS.rate), records.node
+        took_by_name = {name: set() for name in ("", "store")}
+        for name, kind, start, end in zip(nodes["name"], nodes["kind"], nodes["start"], nodes["end"], strict=True):
+            if kind == "compute" and name in took_by_name:
+                took_by_name[name].add(int(end - start))
+        assert took_by_name == {"": {0, COSTS.step + work} if reduce else set(), "store": {work}}
 
 
 def random_plan(seed: int) -> PlanDraft:

@@ -80,10 +80,7 @@ class PlanDraft:
         """Loads from peers at once; the block goes on when all are there."""
         before, arrivals = [*self.ends.get((rank, block), ()), *after], []
         for peer in peers:
-            tag = self._tag()
-            ask = {"peer": np.array([peer]), "tag": tag, "idx": 0, "cnt": 0}
-            self._add(self.draft.send, rank, PlanRole.LOAD, before, **ask)
-            asked = self._arrival(rank, peer, PlanRole.LOAD, tag, 0, ())
+            asked, tag = self._request(rank, peer, before), self._tag()
             self._add(
                 self.draft.send, peer, PlanRole.ANSWER, [asked], peer=np.array([rank]), tag=tag, idx=0, cnt=cnt,
                 src=(Buffer.INPUT, 0), channel=block, detached=1,
@@ -96,18 +93,16 @@ class PlanDraft:
         """A block stores chunks to all ranks through a switch; with `reduce` it loads their sum from all before."""
         peers = [peer for peer in range(self.draft.ranks) if peer != rank]
         before = self.ends.get((rank, block), [])
-        if reduce:
-            loads = []
-            for peer in peers:
-                tag = self._tag()
-                self._add(
-                    self.draft.send, peer, PlanRole.MULTIMEM, (), peer=np.array([rank]), tag=tag, idx=0, cnt=cnt,
-                    src=(Buffer.INPUT, 0), detached=1,
-                )  # fmt: skip
-                load = self._arrival(peer, rank, PlanRole.MULTIMEM, tag, cnt, before)
-                columns = {"idx": 0, "cnt": cnt, "src": (Buffer.INPUT, 0), "dst": (Buffer.INPUT, 0)}
-                loads.append(self._add(self.draft.reduce, rank, PlanRole.MULTIMEM, (), payload=load[1], **columns))
-            before = loads
+        first = list(before)
+        for peer in peers if reduce else ():
+            asked, tag = self._request(rank, peer, first), self._tag()
+            self._add(
+                self.draft.send, peer, PlanRole.MULTIMEM, [asked], peer=np.array([rank]), tag=tag, idx=0, cnt=cnt,
+                src=(Buffer.INPUT, 0),
+            )  # fmt: skip
+            load = self._arrival(peer, rank, PlanRole.MULTIMEM, tag, cnt, ())
+            columns = {"idx": 0, "cnt": cnt, "src": (Buffer.INPUT, 0), "dst": (Buffer.INPUT, 0)}
+            before = [self._add(self.draft.reduce, rank, PlanRole.LOCAL, before, payload=load[1], **columns)]
         self.ends[rank, block] = []
         for peer in peers:
             tag = self._tag()
@@ -127,6 +122,12 @@ class PlanDraft:
         node = self._add(draw, rank, role, [*self.ends.get((rank, block), ()), *after], **columns)
         self.ends[rank, block] = [node]
         return node
+
+    def _request(self, rank: int, peer: int, before: Iterable[Node]) -> Node:
+        """A request of a load; returns its arrival."""
+        tag = self._tag()
+        self._add(self.draft.send, rank, PlanRole.LOAD, before, peer=np.array([peer]), tag=tag, idx=0, cnt=0)
+        return self._arrival(rank, peer, PlanRole.LOAD, tag, 0, ())
 
     def _arrival(self, sender: int, rank: int, role: PlanRole, tag: int, cnt: int, after, **columns) -> Node:
         place = {"dst": (Buffer.SCRATCH, 0)} if cnt else {}

@@ -1,15 +1,16 @@
 """Costs of the nodes of MSCCL++ plans, each by its role (docs/dialects.md).
 
 A put of a memory channel is two nodes: the message, which is detached and paced by the block's rate, and the stores,
-which keep the block busy. What depends on the put depends on the stores. Large messages go in parts: blocks that send
-at once share links, and no receiver waits until all of another one's messages have passed.
+which keep the block busy. What depends on the put depends on the stores; so does the block's next put. Large messages
+go in parts: blocks that send at once share links, and no receiver waits until all of another one's messages have
+passed.
 
 Messages of multimem are those that ranks would exchange without a switch, of fewer bytes: where all n ranks reduce and
 store u bytes each, a switch takes (n+1)u from each rank and gives as much, and messages would be 2(n-1)u; where they
 store only, it gives nu, and messages would be (n-1)u.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -22,6 +23,7 @@ from astrasim_py.core.rows import numbered
 from astrasim_py.core.units import transfer_ps
 from astrasim_py.dialects.queue_pairs.lower import in_parts
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.table import Program
 from astrasim_py.system.programs import (
     COMPUTE,
     NO_SLOT,
@@ -62,7 +64,7 @@ def with_costs(
     place, costs = algorithm.source or algorithm.name, profile.plans[protocol]
     link = costs.link or profile.link
     slower = Fraction(1) if profile.switch is None or link is None else max(Fraction(1), link / profile.switch.rate)
-    charged = list(_with_costs(algorithm, _by_switch(algorithm, programs, slower), costs, structure))
+    charged = list(_with_costs(algorithm, list(programs), slower, costs, structure))
     largest = max(int(program.nbytes.max(initial=0, where=paced)) for program, paced in charged)
     parts = max(1, min(_MOST_PARTS, largest // _PART))
     if any(program.counters is not None and (program.counters.counts[paced] >= 0).any() for program, paced in charged):
@@ -79,55 +81,78 @@ def _in_parts(
     return replace(cut, tag=np.where(cut.peer >= 0, cut.tag * parts + numbered(cut.rows), 0))
 
 
-def _by_switch(algorithm: Algorithm, programs: Programs, slower: Fraction) -> list[RankProgram]:
-    """The programs, with the bytes that messages of multimem take of links; `slower`: how much so when they reduce."""
-    table, by_rank, members, reduces = algorithm.program, list(programs), 1, False
-    multimem = []
-    for program, low in zip(by_rank, table.bounds.tolist(), strict=False):
-        old, rows = program.structure, program.rows + low
-        multimem.append((program.peer >= 0) & (table.column("plan_role")[rows] == PlanRole.MULTIMEM))
-        members = max(members, 1 + len(np.unique(program.peer[multimem[-1]])))
-        received = np.repeat(multimem[-1] & (old.kind == RECV), np.diff(old.succ_ptr))
-        reduces |= bool((table.column("comp_op")[rows][old.succ[received]] == CompOp.REDUCE).any())
-    if members == 1:
-        return by_rank
-    share = Fraction(members, members - 1)
-    if reduces:
-        share = Fraction(members + 1, 2 * (members - 1)) * slower
-    return [
-        replace(
-            program, nbytes=np.where(mine, -(-program.nbytes * share.numerator // share.denominator), program.nbytes)
-        )
-        for program, mine in zip(by_rank, multimem, strict=True)
-    ]
+class _Nodes:
+    """The nodes of a rank's program: their roles, and edges."""
 
+    def __init__(self, program: RankProgram, table: Program, low: int) -> None:
+        rows, old = program.rows + low, program.structure
+        self.program, self.kind = program, old.kind
+        self.roles, self.op, self.channel = (table.column(name)[rows] for name in ("plan_role", "comp_op", "channel"))
+        self.parent = np.repeat(np.arange(len(program)), np.diff(old.succ_ptr))
+        self.child = old.succ.astype(np.int64)
+        self.multimem = (program.peer >= 0) & (self.roles == PlanRole.MULTIMEM)
+        self.local = (self.kind == COMPUTE) & (self.roles == PlanRole.LOCAL)
 
-def _with_costs(
-    algorithm: Algorithm, programs: Iterable[RankProgram], costs: PlanProtocol, structure: Callable[..., Structure]
-) -> Iterator[tuple[RankProgram, np.ndarray]]:
-    """By rank the program, and which of its nodes are messages that a block paces."""
-    table = algorithm.program
-    roles_of = table.column("plan_role")
-    for program, low in zip(programs, table.bounds.tolist(), strict=False):
-        kind, roles = program.structure.kind, roles_of[program.rows + low]
-        local = (kind == COMPUTE) & (roles == PlanRole.LOCAL)
-        # An operation may be several nodes, and without a meeting threads go on to the next one.
-        follows = np.zeros(len(program), dtype=bool)
-        follows[program.structure.succ[np.repeat(local, np.diff(program.structure.succ_ptr))]] = True
-        duration = program.duration + np.where(local, _transfers(program.nbytes, costs.rate), 0)
-        duration[local & ~follows] += costs.step
+    def below(self, nodes: np.ndarray) -> np.ndarray:
+        """bool[n]: nodes that depend on some of `nodes`, bool[n]."""
+        out = np.zeros(len(nodes), dtype=bool)
+        out[self.child[nodes[self.parent]]] = True
+        return out
+
+    def reductions(self) -> np.ndarray:
+        """bool[n]: own work that stands for what a switch adds."""
+        return self.local & (self.op == CompOp.REDUCE) & self.below(self.multimem & (self.kind == RECV))
+
+    def durations(self, costs: PlanProtocol) -> np.ndarray:
+        """int64[n]: ps. An operation may be several nodes, and without a meeting threads go on to the next one."""
+        program, follows = self.program, self.below(self.local)
+        loaded = self.local & ~(self.reductions() & follows)
+        duration = program.duration + np.where(loaded, _transfers(program.nbytes, costs.rate), 0)
+        duration[self.local & ~follows] += costs.step
         for role, cost in (
             (PlanRole.MEETING, costs.meeting),
             (PlanRole.REQUEST, costs.request),
             (PlanRole.PROXY, costs.proxy),
         ):
-            duration[(kind == COMPUTE) & (roles == role)] += cost
-        stored = (kind == SEND) & np.isin(roles, _STORED)
-        if program.counters is not None:
-            stored &= ~program.counters.detached
-        paced = ((kind == SEND) | (kind == RECV)) & np.isin(roles, PACED)
-        program = _with_stores(replace(program, duration=duration), np.flatnonzero(stored), costs.rate, structure)
-        yield program, _appended(paced, False, len(program) - len(paced))
+            duration[(self.kind == COMPUTE) & (self.roles == role)] += cost
+        return duration
+
+    def stored(self) -> np.ndarray:
+        """Sends that keep the block busy; a store of multimem does so once for all ranks."""
+        stored = (self.kind == SEND) & np.isin(self.roles, (*_STORED, PlanRole.MULTIMEM))
+        stored &= ~self.below((self.kind == RECV) & (self.roles == PlanRole.LOAD))
+        if self.program.counters is not None:
+            stored &= ~self.program.counters.detached
+        return np.flatnonzero(stored)
+
+
+def _of_switch(nodes: Sequence[_Nodes], slower: Fraction) -> Fraction:
+    """Share of their bytes that messages of multimem take of links; `slower`: how much so when they reduce."""
+    members = 1 + max((len(np.unique(of.program.peer[of.multimem])) for of in nodes), default=0)
+    if members == 1:
+        return Fraction(1)
+    if any(of.reductions().any() for of in nodes):
+        return Fraction(members + 1, 2 * (members - 1)) * slower
+    return Fraction(members, members - 1)
+
+
+def _with_costs(
+    algorithm: Algorithm, programs: Sequence[RankProgram], slower: Fraction, costs: PlanProtocol,
+    structure: Callable[..., Structure],
+) -> Iterator[tuple[RankProgram, np.ndarray]]:  # fmt: skip
+    """By rank the program, and which of its nodes are messages that a block paces."""
+    table = algorithm.program
+    by_rank = [_Nodes(program, table, low) for program, low in zip(programs, table.bounds.tolist(), strict=False)]
+    share = _of_switch(by_rank, slower)
+    for nodes in by_rank:
+        program, stored = nodes.program, nodes.stored()
+        busy = _transfers(program.nbytes[stored], costs.rate)
+        scaled = -(-program.nbytes * share.numerator // share.denominator)
+        nbytes = np.where(nodes.multimem, scaled, program.nbytes)
+        paced = (program.peer >= 0) & np.isin(nodes.roles, PACED)
+        charged = replace(program, duration=nodes.durations(costs), nbytes=nbytes)
+        charged = _with_stores(charged, nodes, stored, busy, structure)
+        yield charged, _appended(paced, False, len(charged) - len(paced))
 
 
 def _transfers(nbytes: np.ndarray, rate: Fraction) -> np.ndarray:
@@ -137,29 +162,36 @@ def _transfers(nbytes: np.ndarray, rate: Fraction) -> np.ndarray:
 
 
 def _with_stores(
-    program: RankProgram, sends: np.ndarray, rate: Fraction, structure: Callable[..., Structure]
+    program: RankProgram, nodes: _Nodes, sends: np.ndarray, busy: np.ndarray, structure: Callable[..., Structure]
 ) -> RankProgram:
-    """A program with a node of stores for each of some sends, which are detached."""
+    """A program with a node of stores for each of some sends, which are detached; `busy`: int64[k], their ps."""
     old, n, k = program.structure, len(program), len(sends)
     if not k:
         return program
     stores = np.arange(n)
     stores[sends] = n + np.arange(k)
-    parent = stores[np.repeat(np.arange(n), np.diff(old.succ_ptr))]
-    child = old.succ.astype(np.int64)
+    parent, child = stores[nodes.parent], nodes.child
     twice = stores[child] != child
-    child, parent = np.append(child, stores[child[twice]]), np.append(parent, parent[twice])
-    order = np.lexsort((parent, child))
+    edges = [[child, parent], [stores[child[twice]], parent[twice]]]
+    if (nodes.parent < nodes.child).all():
+        # The stores of a block follow each other, in whatever order it writes to its peers.
+        alone = sends[nodes.roles[sends] != PlanRole.MULTIMEM]
+        alone = alone[np.argsort(nodes.channel[alone], kind="stable")]
+        before, after = alone[:-1], alone[1:]
+        same = nodes.channel[before] == nodes.channel[after]
+        before, after = stores[before[same]], after[same]
+        edges += [[after, before], [stores[after], before]]
+    child, parent = np.unique(np.concatenate(edges, axis=1), axis=1)
+    counted = old.need - np.bincount(nodes.child, minlength=n)
+    need = np.bincount(child, minlength=n + k) + np.append(counted, counted[sends])
     more = {
-        "rows": STORE_ROW, "nbytes": 0, "duration": _transfers(program.nbytes[sends], rate), "peer": -1, "tag": 0,
-        "slot": NO_SLOT, "instance": -1, "node_id": program.node_id[-1] + np.arange(1, k + 1, dtype=np.uint64),
+        "rows": STORE_ROW, "nbytes": 0, "duration": busy, "peer": -1, "tag": 0, "slot": NO_SLOT, "instance": -1,
+        "node_id": program.node_id[-1] + np.arange(1, k + 1, dtype=np.uint64),
     }  # fmt: skip
     columns: dict[str, Any] = {name: _appended(getattr(program, name), values, k) for name, values in more.items()}
     return replace(
         program,
-        structure=structure(
-            _appended(old.kind, COMPUTE, k), np.append(old.need, old.need[sends]), child[order], parent[order]
-        ),
+        structure=structure(_appended(old.kind, COMPUTE, k), need, child, parent),
         counters=_detached(program.counters, n, sends, stores),
         **columns,
     )
