@@ -17,7 +17,7 @@ from astrasim_py.msccl.operations import JOIN, RECEIVE_REDUCE, Cells, Operation,
 from astrasim_py.msccl.places import Places
 from astrasim_py.msccl.thread_blocks import Assignment, Blocked, schedule, waits_between
 from astrasim_py.msccl.well_formed import MAX_NODES, RUNTIMES, Runtime
-from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.algorithm import Algorithm, place_of
 from astrasim_py.program.steps import Steps, steps_of
 from astrasim_py.program.table import Unusable
 
@@ -44,17 +44,10 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
     hold: one of `RUNTIMES`. Returns it ends with two slots per connection, whatever the size of the buffer. Raises
     AlgorithmError: a collective or an algorithm that MSCCL-IR cannot express, or one beyond the limits of the runtime.
     """
-    place = algorithm.source if algorithm.source not in ("", "builder") else algorithm.name
+    place = place_of(algorithm)
     limits = RUNTIMES[dialect]
     _check(algorithm, limits, place)
-    try:
-        # Without fused steps: each node is one operation.
-        steps = steps_of(algorithm, algorithm.program.with_columns_only(INT_COLUMNS))
-        if algorithm.in_place and algorithm.collective in ("gather", "scatter"):
-            _out_of_place(steps)
-        graph = OperationGraph(steps, place)
-    except Unusable as error:
-        raise AlgorithmError(place, error.problem, "fix the algorithm: see the output of verify") from None
+    graph = graph_of(algorithm, place)
     gpus = _within(limits, algorithm.ranks, graph, place)
     name = algorithm.name
     if promise_of(algorithm.collective).rooted:
@@ -68,10 +61,22 @@ def lower(algorithm: Algorithm, *, protocol: str | None = None, dialect: str = "
         ngpus=algorithm.ranks,
         # No attribute states a root: the runtime would take the program for any. ncclize calls rooted programs custom.
         coll="custom" if algorithm.root else COLL_NAMES[algorithm.collective],
-        inplace=int(steps.in_place),
+        inplace=int(graph.steps.in_place),
         gpus=tuple(_sized(gpu, algorithm) for gpu in gpus),
         source=algorithm.source,
     )
+
+
+def graph_of(algorithm: Algorithm, place: str) -> OperationGraph:
+    """The operations of an algorithm that `check_cells` takes. Raises AlgorithmError: verification refuses it."""
+    try:
+        # Without fused steps: each node is one operation.
+        steps = steps_of(algorithm, algorithm.program.with_columns_only(INT_COLUMNS))
+        if algorithm.in_place and algorithm.collective in ("gather", "scatter"):
+            _out_of_place(steps)
+        return OperationGraph(steps, place)
+    except Unusable as error:
+        raise AlgorithmError(place, error.problem, "fix the algorithm: see the output of verify") from None
 
 
 def _out_of_place(steps: Steps) -> None:
@@ -131,28 +136,34 @@ def _out_of_place(steps: Steps) -> None:
 
 def _check(algorithm: Algorithm, limits: Runtime, place: str) -> None:
     """Refuse, before any work, what MSCCL-IR cannot express, and what exceeds the limits under every assignment."""
-    collective, chunks, ranks = algorithm.collective, algorithm.chunks, algorithm.ranks
+    collective = algorithm.collective
     if collective not in COLL_NAMES:
         others = ", ".join(name for name in COLL_NAMES if name != "custom")
         problem = f"MSCCL-IR has no {collective}: its steps move at least one chunk"
         raise AlgorithmError(place, problem, f"keep it as .et, or write one of {others}")
-    if algorithm.actors:
-        problem = f"switch {algorithm.actors[0]} runs a part of it, and MSCCL-IR has programs of gpus only"
-        raise AlgorithmError(place, problem, "keep it as .et or .npz")
-    if not algorithm.has_cells:
-        problem = "does not state in chunks which cells its steps read and write, as MSCCL-IR must"
-        raise AlgorithmError(place, problem, "give src_buf/src_off and dst_buf/dst_off, as builders do")
-    if promise_of(collective).sharded and chunks % ranks:
-        problem = f"its {chunks} chunks do not divide among {ranks} ranks"
-        raise AlgorithmError(place, problem, f"use a multiple of {ranks} chunks")
-    if algorithm.nodes > MAX_TRACE_NODES:
-        problem = f"has {algorithm.nodes} nodes, more than {MAX_TRACE_NODES}"
-        raise AlgorithmError(place, problem, "use fewer ranks or chunks, or keep it as .et")
+    check_cells(algorithm, place, "MSCCL-IR")
     for rank, trace in enumerate(algorithm.traces):
         columns = (NodeType.COMM_SEND, "comm_dst"), (NodeType.COMM_RECV, "comm_src")
         peers = [trace.column(column)[trace.type == kind] for kind, column in columns]
         blocks = max(len(np.unique(peer)) for peer in peers)
         _refuse(blocks, 2 + algorithm.ranks + max(map(len, peers)), rank, limits, place)
+
+
+def check_cells(algorithm: Algorithm, place: str, language: str) -> None:
+    """Refuse what no language of programs on chunks of ranks can express; `language` is the one to name."""
+    chunks, ranks = algorithm.chunks, algorithm.ranks
+    if algorithm.actors:
+        problem = f"switch {algorithm.actors[0]} runs a part of it, and {language} has programs of gpus only"
+        raise AlgorithmError(place, problem, "keep it as .et or .npz")
+    if not algorithm.has_cells:
+        problem = f"does not state in chunks which cells its steps read and write, as {language} must"
+        raise AlgorithmError(place, problem, "give src_buf/src_off and dst_buf/dst_off, as builders do")
+    if promise_of(algorithm.collective).sharded and chunks % ranks:
+        problem = f"its {chunks} chunks do not divide among {ranks} ranks"
+        raise AlgorithmError(place, problem, f"use a multiple of {ranks} chunks")
+    if algorithm.nodes > MAX_TRACE_NODES:
+        problem = f"has {algorithm.nodes} nodes, more than {MAX_TRACE_NODES}"
+        raise AlgorithmError(place, problem, "use fewer ranks or chunks, or keep it as .et")
 
 
 def _refuse(blocks: int, nodes: int, rank: int, limits: Runtime, place: str) -> None:

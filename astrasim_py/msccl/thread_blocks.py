@@ -197,13 +197,13 @@ def schedule(ops: list[Operation], place: str, *, channels: int, cap: int) -> No
 
 def _let_go(held: list[Operation], finished: bytearray) -> list[Operation]:
     """Receives that wait for the order of the traces only, not for cells."""
-    free = [op for op in held if not any(not finished[p.number] and _conflict(p, op) for p in op.parents)]
+    free = [op for op in held if not any(not finished[p.number] and conflict(p, op) for p in op.parents)]
     if not free:
         raise Blocked(held)
     return free
 
 
-def _conflict(before: Operation, op: Operation) -> bool:
+def conflict(before: Operation, op: Operation) -> bool:
     """True if a receive touches cells that an earlier operation writes, or writes cells that it reads."""
 
     def meet(a: Cells | None, b: Cells | None) -> bool:
@@ -225,14 +225,21 @@ _Side = tuple[int, int, int]
 _Block = tuple[int, int, int, int]
 
 
+def _feeds(send: Operation, receive: Operation) -> bool:
+    """True if an operation that feeds a send is a receive on the same channel."""
+    return receive.kind in RECEIVES and receive.carrier == send.carrier
+
+
 class Assignment:
     """Thread blocks of all ranks for scheduled operations.
 
-    `blocks`: by rank, in the order in which they begin. `fused`: by the number of a send, the receive that it is one
-    step with.
+    `stores`: whether sends store at once, so that they wait for no receive, and no two operations are one step.
+    `local`: operations on the rank's own cells in a thread block, beside messages. `blocks`: by rank, in the order in
+    which they begin. `fused`: by the number of a send, the receive that it is one step with.
     """
 
-    def __init__(self, ops: list[Operation], ranks: int) -> None:
+    def __init__(self, ops: list[Operation], ranks: int, *, stores: bool = False, local: int = _MAX_LOCAL) -> None:
+        self._local = local
         self._order = sorted(ops, key=lambda op: op.place)
         self._sends: dict[_Side, list[Operation]] = {}
         for op in self._order:
@@ -244,17 +251,18 @@ class Assignment:
         #: Of a receive by number: its position in its connection.
         self._position = {op.number: index for receives in self._receives.values() for index, op in enumerate(receives)}
         self._children = children_of(ops)
-        fusable = [(send, send.feeder) for send in ops if send.feeder is not None and self._fusable(send, send.feeder)]
-        self._pair(fusable)
+        fed = [(send, send.feeder) for send in ops if send.kind == SEND and send.feeder is not None]
+        test = _feeds if stores else self._fusable
+        pairs = [(send, feeder) for send, feeder in fed if test(send, feeder)]
+        self._pair(pairs, any_count=stores)
         home = self._home
-        self.fused = {send.number: recv for send, recv in fusable if home[recv.number] == home[send.number]}
+        fused = () if stores else pairs
+        self.fused = {send.number: recv for send, recv in fused if home[recv.number] == home[send.number]}
         self._fill(ranks)
 
     def _fusable(self, send: Operation, receive: Operation) -> bool:
         """True if a send may be one step with the receive that feeds it."""
-        if send.kind != SEND or send.count != 1:
-            return False
-        if receive.kind not in RECEIVES or receive.carrier != send.carrier:
+        if send.count != 1 or not _feeds(send, receive):
             return False
         if send.payload is not receive and (receive.target is None or send.reads[2] != receive.target[2]):
             return False
@@ -268,16 +276,17 @@ class Assignment:
         begins = [op.place for op in following[:1]] + [op.peer.place for op in following[1:]]
         return all(begin >= send.place for begin in begins)
 
-    def _pair(self, fusable: list[tuple[Operation, Operation]]) -> None:
-        """Join sides of connections in thread blocks: first those with most to fuse, then those with one peer."""
+    def _pair(self, fed: list[tuple[Operation, Operation]], *, any_count: bool) -> None:
+        """Join sides of connections in thread blocks: first those of most sends with the receives that feed them, then
+        those with one peer. `any_count`: also sides with messages of several chunks."""
         links: Counter[_Block] = Counter(
-            (send.rank, send.carrier, recv.peer.rank, send.peer.rank) for send, recv in fusable
+            (send.rank, send.carrier, recv.peer.rank, send.peer.rank) for send, recv in fed
         )
         several = {
             (kind, side)
             for kind, sides in (("send", self._sends), ("receive", self._receives))
             for side, members in sides.items()
-            if any(op.count > 1 for op in members)
+            if not any_count and any(op.count > 1 for op in members)
         }
         receiving: dict[_Side, int] = {}  # receiving side -> peer sent to
         sending: dict[_Side, int] = {}
@@ -320,9 +329,9 @@ class Assignment:
             else:
                 # Local work is done where its data arrived.
                 local = home.get(op.feeder.number) if op.feeder else None
-                if local is None or local.local >= _MAX_LOCAL:
+                if local is None or local.local >= self._local:
                     local = alone.get(op.rank)
-                    if local is None or len(local.operations) >= _MAX_LOCAL:
+                    if local is None or len(local.operations) >= self._local:
                         local = alone[op.rank] = new(op.rank, -1, -1, 0)
                 block = local
                 block.local += 1
