@@ -1,8 +1,8 @@
 """Turn an algorithm or a workload into another format.
 
-IN is MSCCL-IR (X.xml), a set of .et files (its prefix, gzip'd or not), one .et or .jsonl file, a set X.<rank>.jsonl
-(as X.jsonl), an .npz algorithm, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]. OUT decides the format: *.npz,
-*.xml, X.jsonl (of several traces X.<rank>.jsonl), else a prefix of .et files.
+IN is MSCCL-IR (X.xml), an MSCCL++ execution plan (X.json), a set of .et files (its prefix, gzip'd or not), one .et or
+.jsonl file, a set X.<rank>.jsonl (as X.jsonl), an .npz algorithm, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…].
+OUT decides the format: *.npz, *.xml, X.jsonl (of several traces X.<rank>.jsonl), else a prefix of .et files.
 """
 
 import argparse
@@ -44,7 +44,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     shared_options.add(parser, "--collective", note="where the file does not say, or says custom")
     shared_options.add(parser, "--root", note="where the file does not say")
     shared_options.add(parser, "--contract")
-    parser.add_argument("--made-for", metavar="S", help="size for which the absolute sizes of IN were made")
+    parser.add_argument(
+        "--made-for",
+        metavar="S",
+        help="size for which absolute sizes of IN were made, or its pipelines are unrolled",
+    )
     shared_options.add(parser, "--gzip")
     parser.add_argument("--protocol", choices=("Simple", "LL", "LL128"), help="that a runtime is to use")
     parser.add_argument("--min-bytes", metavar="S", help="least full buffer that a runtime uses the XML for")
@@ -99,10 +103,14 @@ def _jsonl_set(prefix: str) -> list[Path]:
     return [paths[rank] for rank in sorted(paths)]
 
 
-def read(source: str) -> tuple:
-    """Traces of IN, or its algorithm, and whether it is one single file."""
+def read(source: str, made_for: int | None = None) -> tuple:
+    """Traces of IN, or its algorithm, and whether it is one single file; `made_for`: bytes, of pipelines of a plan."""
     if source.startswith("builder:"):
         return None, built(source), False
+    if source.endswith(".json"):
+        from astrasim_py.mscclpp.to_traces import read_algorithm as read_plan
+
+        return None, read_plan(source, made_for=made_for), False
     if source.endswith((".npz", ".xml")):
         from astrasim_py.msccl.to_traces import read_algorithm
 
@@ -136,7 +144,9 @@ def run(args: argparse.Namespace) -> int:
     }
     form = next((form for form in (".npz", ".xml", ".jsonl") if args.target.endswith(form)), ".et")
     _check_usage(args, form, sizes)
-    traces, algorithm, single = read(args.source)
+    traces, algorithm, single = read(args.source, sizes.get("made_for"))
+    if args.source.endswith(".json"):
+        sizes.pop("made_for", None)
     algorithm = _as_algorithm(args, traces, algorithm, form, sizes)
     dropped: list[str] = []
     if algorithm is not None:

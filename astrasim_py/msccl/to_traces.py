@@ -40,7 +40,10 @@ _RECORDED = ("coll", "nchannels", "inplace", "outofplace", "min_bytes", "max_byt
 def read_algorithm(
     path: str | os.PathLike[str], collective: str | None = None, **promises: Unpack[Promises]
 ) -> Algorithm:
-    """Read an algorithm from any of its files: MSCCL-IR in ``X.xml``, one ``X.npz``, or the prefix of ``.et`` files.
+    """Read an algorithm from any of its files.
+
+    They are MSCCL-IR in ``X.xml``, an MSCCL++ execution plan in ``X.json``, one ``X.npz``, or the prefix of ``.et``
+    files.
 
     Parameters
     ----------
@@ -48,8 +51,8 @@ def read_algorithm(
     collective : str, optional
         Needed if the file does not state it.
     **promises
-        Instead of what the file states: ``made_for`` (full buffer, bytes, for which absolute sizes were computed),
-        ``root``, ``in_place`` and ``name``.
+        Instead of what the file states: ``made_for`` (full buffer, bytes, for which absolute sizes were computed, or
+        for which the pipelines of a plan are unrolled), ``root``, ``in_place`` and ``name``.
 
     Returns
     -------
@@ -64,6 +67,10 @@ def read_algorithm(
     """
     if os.fspath(path).endswith(".xml"):
         return promised(read_msccl(path), collective, **promises)
+    if os.fspath(path).endswith(".json"):
+        from astrasim_py.mscclpp.to_traces import read_algorithm as read_plan
+
+        return read_plan(path, collective, **promises)
     return read_columns(path, collective, **promises)
 
 

@@ -35,6 +35,7 @@ class Counter:
     """A counter of signals. `sources`, `waiters`: the blocks that count in it, or wait for it; `initial`: its value."""
 
     initial: int = 0
+    total: int = 0  # of signals in a call
     sources: set[int] = field(default_factory=set)
     waiters: set[int] = field(default_factory=set)
     signals: list[Signal] = field(default_factory=list)

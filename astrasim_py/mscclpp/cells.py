@@ -89,6 +89,13 @@ class Cells:
         first = self._layouts[rank][3 if packets else (INPUT, OUTPUT, SCRATCH).index(buffer)]
         return Range(rank, buffer, range(first + begin, first + end), packets)
 
+    def offset(self, operand: Range) -> tuple[str, int]:
+        """The buffer of an operand and where it begins in it, in parts; packets lie behind plain scratch."""
+        layout = self._layouts[operand.rank]
+        name = operand.buffer
+        first = layout[(INPUT, OUTPUT, SCRATCH).index(name)]
+        return name, operand.cells.start - first
+
     def whole(self, rank: int, buffer: str) -> range:
         return self.operand(rank, buffer, 0, self.plan.gpus[rank].chunks[buffer] * self.parts).cells
 

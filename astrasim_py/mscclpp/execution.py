@@ -125,8 +125,9 @@ class Execution:
                     name = step.operation.name
                     if name.endswith("wait") or name == "sem_acquire":
                         counter.waiters.add(block)
-                    elif name != "flush" and not name.startswith("put"):
+                    elif name.endswith("signal") or name in ("pws", "pwsf", "sem_release"):
                         counter.sources.add(block)
+                        counter.total += 1
 
     # -- a call
 

@@ -316,7 +316,7 @@ class _Judge:
         for finding in self.findings.outside:
             kinds.setdefault(finding.kind, finding)
         for finding in kinds.values():
-            self.no("race", self._outside(finding), rank=finding.step.rank)
+            self.no("race", f"race: {self._outside(finding)}", rank=finding.step.rank)
         return len(pairs) + len(self.findings.outside)
 
     def _race(self, run: Execution, race: Race, later: bool) -> str:
@@ -333,7 +333,7 @@ class _Judge:
             why = "other threads of the block do so, and no nop is between"
         elif self._proxy(run, race.first) or self._proxy(run, race.second):
             why = "the proxy of a port channel does so later: a nop before, or pwsf, is missing"
-        return f"race for {cell}: {why}\n  {ends[0]}{call}\n  {ends[1]}"
+        return f"race: {cell}: {why}\n  {ends[0]}{call}\n  {ends[1]}"
 
     @staticmethod
     def _proxy(run: Execution, access: Access) -> bool:

@@ -6,11 +6,15 @@ from astrasim_py.core.by_need import load
 from astrasim_py.core.cache import Memo
 from astrasim_py.preparation.sources.source import ScenarioSource
 from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.selection import AlgorithmCall
 from astrasim_py.scenario.algorithm_models import AlgorithmFile
 
 _ALGORITHMS: Memo[Algorithm] = Memo(32)
 #: Readers by the ending of a file's name; of all others, which are prefixes.
-_READERS = {".xml": "astrasim_py.msccl.to_traces:read_algorithm"}
+_READERS = {
+    ".xml": "astrasim_py.msccl.to_traces:read_algorithm",
+    ".json": "astrasim_py.mscclpp.to_traces:read_algorithm",
+}
 _READER = "astrasim_py.program.files:read_algorithm"
 
 
@@ -20,6 +24,14 @@ class FromFile(ScenarioSource[AlgorithmFile]):
     @property
     def name(self) -> str:
         return self.spec.file
+
+    def for_call(self, call: AlgorithmCall) -> Algorithm:
+        if not self.spec.file.endswith(".json") or self.spec.file in self.run.given:
+            return super().for_call(call)
+        from astrasim_py.preparation.sources.from_plan import plan_for_call
+
+        path = self.run.path(self.spec.file, self.place)
+        return plan_for_call(self.run, self.place, self.notes, path, call)
 
     def for_ranks(self, collective: str, ranks: int, root: int) -> Algorithm:
         algorithm = self._read(collective)
@@ -35,7 +47,7 @@ class FromFile(ScenarioSource[AlgorithmFile]):
         if spec.file in run.given:
             return run.given[spec.file]
         path = run.path(spec.file, self.place)
-        files = [path] if path.suffix in (".npz", ".xml") else run.trace_files(path, None, self.place)
+        files = [path] if path.suffix in (".npz", ".xml", ".json") else run.trace_files(path, None, self.place)
         contract = None if spec.contract is None else run.path(spec.contract, self.place)
         files += [contract] if contract else []
 

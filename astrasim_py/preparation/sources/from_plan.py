@@ -1,0 +1,44 @@
+"""Algorithms in MSCCL++ execution plans, whose pipelines have as many iterations as the size of a call asks for."""
+
+from dataclasses import fields
+from pathlib import Path
+
+from astrasim_py.core.cache import Memo
+from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.notes import Notes
+from astrasim_py.mscclpp.ir import Plan
+from astrasim_py.mscclpp.reader import read_plan
+from astrasim_py.mscclpp.to_traces import algorithm_of, iterations_for
+from astrasim_py.mscclpp.verify import verify_plan
+from astrasim_py.preparation.inputs import Preparation
+from astrasim_py.preparation.verdicts import enforce, kept_verdict
+from astrasim_py.program.algorithm import Algorithm
+from astrasim_py.program.interchange import promised
+from astrasim_py.program.selection import AlgorithmCall
+from astrasim_py.verification.verifier import Verdict
+
+_PLANS: Memo[Plan] = Memo(32)
+_ALGORITHMS: Memo[Algorithm] = Memo(64)
+
+
+def plan_for_call(run: Preparation, place: str, notes: Notes, path: Path, call: AlgorithmCall) -> Algorithm:
+    """The algorithm of a plan for a call, with its verdict, if it fits the group and the policy lets it pass."""
+    plan = run.read_once(_PLANS, [path], ("plan", str(path)), lambda: read_plan(path))
+    if plan.ranks != call.ranks:
+        problem = f"{path.name} is made for {plan.ranks} ranks, and the group has {call.ranks}"
+        raise AlgorithmError(place, problem, "give one made for this group, or choose by when: {ranks: …}")
+    iterations = iterations_for(plan, call.size)
+    options = ("plan", str(path), call.collective, iterations)
+    algorithm = run.read_once(
+        _ALGORITHMS, [path], options, lambda: promised(algorithm_of(plan, call.size), call.collective)
+    )
+    if run.spec.verify is False:
+        return algorithm.with_verdict(None)
+
+    def judged() -> Verdict:
+        verdict = verify_plan(plan)
+        return Verdict(**{field.name: getattr(verdict, field.name) for field in fields(Verdict)})
+
+    verdict = kept_verdict(("plan", algorithm.digest()), judged)
+    enforce(run.spec, algorithm, verdict, place, notes.warnings.append)
+    return algorithm.with_verdict(verdict.ok)
