@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 #: Values are random integers below it, so that sums are equal only if their terms are.
 MODULUS = (1 << 61) - 1
-_COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall")
+COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall")
 
 
 class Shape(NamedTuple):
@@ -50,7 +50,7 @@ class Addresses:
 
     def __init__(self, plan, shape):
         self.gpus, self.collective, self.chunk = plan["gpus"], plan["collective"], 2 * shape.chunk
-        self.shared = plan["inplace"] and self.collective in _COLLECTIVES
+        self.shared = plan["inplace"] and self.collective in COLLECTIVES
 
     def cell(self, rank, buffer, position):
         gpu = self.gpus[rank]
@@ -70,7 +70,7 @@ class Addresses:
     def contract(self):
         """{cell: [(rank, position in its input) to be added up]}; None without contract."""
         ranks, chunk, wanted = range(len(self.gpus)), self.chunk, {}
-        if self.collective not in _COLLECTIVES:
+        if self.collective not in COLLECTIVES:
             return None
         for rank in ranks:
             size = self.gpus[rank]["input_chunks"] * chunk

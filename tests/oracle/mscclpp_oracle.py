@@ -100,10 +100,13 @@ class _Memory(dict):
 
 
 class Oracle:
-    """What a plan, or an edited copy of it, does, by the contract or, without one, by the plan in program order."""
+    """What a plan, or an edited copy of it, does, by the contract or, without one, by the plan in program order.
 
-    def __init__(self, plan, shape=None, calls=1):
-        self.shape, self.calls = shape or shape_of(plan), calls
+    `lenient`: relaxed signals and waits order data, too.
+    """
+
+    def __init__(self, plan, shape=None, calls=1, lenient=False):
+        self.shape, self.calls, self.lenient = shape or shape_of(plan), calls, lenient
         contract = Addresses(plan, self.shape).contract()
         if contract is not None:
             self.wanted = {
@@ -135,11 +138,11 @@ class Oracle:
 
     def outcomes(self, plan, drawn=3, seed=0, until_bad=False):
         """The outcomes of all orders that are tried: those of `orders`, for one order of blocks, or for four where
-        several blocks use one counter."""
+        several blocks use one counter. `until_bad`: only to the first that is wrong or stuck."""
         outcomes, rng = {}, Random(seed)
         for attempt in range(4):
             try:
-                run = Execution(plan, self.shape, self.calls, Random(attempt) if attempt else None)
+                run = Execution(plan, self.shape, self.calls, Random(attempt) if attempt else None, self.lenient)
             except REFUSED as error:
                 return {Outcome("refused", repr(error))}
             if run.stuck:
@@ -152,7 +155,7 @@ class Oracle:
                         outcome = self.judge(run, order)
                         outcome = outcome._replace(kind={"wrong": "exit"}.get(outcome.kind, outcome.kind))
                     outcomes[outcome] = None
-                    if until_bad and outcome.kind != "right":
+                    if until_bad and outcome.kind not in ("right", "exit"):
                         return set(outcomes)
             if all(len(users) < 2 for users in run.users.values()):
                 break
