@@ -244,6 +244,7 @@ class WriteKeys(TypedDict, total=False):
 
     dialect: str
     protocol: str
+    npus_per_node: int | None
     min_bytes: int | str | None
     max_bytes: int | str | None
     size: int | str | None
@@ -255,12 +256,13 @@ def write_algorithm(path: str | os.PathLike[str], algorithm: Algorithm, **option
     Parameters
     ----------
     path : path
-        ``X.xml`` for MSCCL-IR, ``X.npz`` for columns, else the prefix of ``.et`` files, one per rank.
+        ``X.xml`` for MSCCL-IR, ``X.json`` for an MSCCL++ execution plan, ``X.npz`` for columns, else the prefix of
+        ``.et`` files, one per rank.
     algorithm : Algorithm
     **options
         Of MSCCL-IR those of `astrasim_py.msccl.xml_writer.write_msccl`: ``dialect``, ``protocol``, ``min_bytes``,
-        ``max_bytes``. Of ``.et`` ``size``: full buffer for which absolute sizes are stated, too. Sizes are bytes, or
-        text such as ``"1 MiB"``.
+        ``max_bytes``; of plans those of `astrasim_py.mscclpp.writer.write_plan`. Of ``.et`` ``size``: full buffer for
+        which absolute sizes are stated, too. Sizes are bytes, or text such as ``"1 MiB"``.
 
     Raises
     ------
@@ -272,7 +274,9 @@ def write_algorithm(path: str | os.PathLike[str], algorithm: Algorithm, **option
         An option that the format does not have, or a size that is none.
     """
     kind = os.path.splitext(os.fspath(path))[1]
-    names = {".xml": ("dialect", "protocol", "min_bytes", "max_bytes"), ".npz": ()}.get(kind, ("size",))
+    of_plans = ("protocol", "npus_per_node", "min_bytes", "max_bytes")
+    of_programs = ("dialect", "protocol", "min_bytes", "max_bytes")
+    names = {".xml": of_programs, ".json": of_plans, ".npz": ()}.get(kind, ("size",))
     values: dict[str, Any] = {**options}
     for name, value in values.items():
         if name not in names:
@@ -283,6 +287,10 @@ def write_algorithm(path: str | os.PathLike[str], algorithm: Algorithm, **option
         from astrasim_py.msccl.xml_writer import write_msccl
 
         write_msccl(path, algorithm, **values)
+    elif kind == ".json":
+        from astrasim_py.mscclpp.writer import write_plan
+
+        write_plan(path, algorithm, **values)
     elif kind == ".npz":
         write_npz(path, algorithm, **values)
     else:
