@@ -2,7 +2,7 @@
 
 IN is MSCCL-IR (X.xml), an MSCCL++ execution plan (X.json), a set of .et files (its prefix, gzip'd or not), one .et or
 .jsonl file, a set X.<rank>.jsonl (as X.jsonl), an .npz algorithm, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…].
-OUT decides the format: *.npz, *.xml, X.jsonl (of several traces X.<rank>.jsonl), else a prefix of .et files.
+OUT decides the format: *.npz, *.xml, *.json, X.jsonl (of several traces X.<rank>.jsonl), else a prefix of .et files.
 """
 
 import argparse
@@ -26,6 +26,8 @@ from astrasim_py.core.units import parse_size
 _SEARCHED = 200_000
 #: Dialects of .et files and of MSCCL-IR.
 _SIZES, _RUNTIMES = ("symbolic", "absolute"), MSCCL_DIALECTS
+#: Endings of files of algorithms.
+_ALGORITHMS = (".npz", ".xml", ".json")
 #: Attributes and elements that are named when they are not read.
 _LISTED = 20
 
@@ -33,7 +35,7 @@ _LISTED = 20
 def arguments(parser: argparse.ArgumentParser) -> None:
     text = "X.xml, X.npz, .et, .jsonl, a prefix of these, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]"
     parser.add_argument("source", metavar="IN", help=text)
-    parser.add_argument("target", metavar="OUT", help="X.npz, X.xml, X.jsonl, else a prefix of .et files")
+    parser.add_argument("target", metavar="OUT", help="X.npz, X.xml, X.json, X.jsonl, else a prefix of .et files")
     shared_options.add(parser, "--size", note="to state absolute sizes, too")
     shared_options.add(
         parser,
@@ -51,8 +53,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     shared_options.add(parser, "--gzip")
     parser.add_argument("--protocol", choices=("Simple", "LL", "LL128"), help="that a runtime is to use")
-    parser.add_argument("--min-bytes", metavar="S", help="least full buffer that a runtime uses the XML for")
+    parser.add_argument("--min-bytes", metavar="S", help="least full buffer that a runtime uses the XML or plan for")
     parser.add_argument("--max-bytes", metavar="S", help="largest one")
+    text = "ranks that share memory in a plan, others have port channels (all share it)"
+    parser.add_argument("--npus-per-node", type=int, metavar="N", help=text)
     convert_inline.arguments(parser)
     format_option(parser)
 
@@ -142,7 +146,7 @@ def run(args: argparse.Namespace) -> int:
         for name in ("size", "made_for", "min_bytes", "max_bytes")
         if (text := getattr(args, name))
     }
-    form = next((form for form in (".npz", ".xml", ".jsonl") if args.target.endswith(form)), ".et")
+    form = next((form for form in (*_ALGORITHMS, ".jsonl") if args.target.endswith(form)), ".et")
     _check_usage(args, form, sizes)
     traces, algorithm, single = read(args.source, sizes.get("made_for"))
     if args.source.endswith(".json"):
@@ -168,6 +172,9 @@ def run(args: argparse.Namespace) -> int:
     elif form == ".xml":
         files = [Path(args.target)]
         dropped += _write_msccl(args, algorithm, sizes)
+    elif form == ".json":
+        files = [Path(args.target)]
+        dropped += _write_plan(args, algorithm, sizes)
     else:
         files = _write(args, traces, single)
     count = sum(len(trace) for trace in (traces or algorithm.traces))
@@ -183,14 +190,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_usage(args: argparse.Namespace, form: str, sizes: dict[str, int]) -> None:
     """Refuse options that say nothing about this OUT, before anything is read."""
-    if form in (".npz", ".xml") and (args.dialect in _SIZES or "size" in sizes):
-        problem = "an .npz keeps both dialects as they are" if form == ".npz" else "MSCCL-IR states sizes in chunks"
+    if form in _ALGORITHMS and (args.dialect in _SIZES or "size" in sizes):
+        language = "MSCCL-IR" if form == ".xml" else "a plan"
+        problem = "an .npz keeps both dialects as they are" if form == ".npz" else f"{language} states sizes in chunks"
         raise UsageError(args.target, problem, "drop --size and --dialect")
     if form == ".jsonl" and args.dialect in _SIZES:
         raise UsageError(args.target, "JSON lines keep what a trace says", "convert to .et with --dialect first")
-    if form != ".xml" and (args.dialect in _RUNTIMES or "min_bytes" in sizes or "max_bytes" in sizes):
-        option = f"--dialect {args.dialect}" if args.dialect in _RUNTIMES else "a range of sizes"
-        raise UsageError(args.target, f"{option} is for MSCCL-IR", "write OUT as X.xml, or drop it")
+    if form != ".xml" and args.dialect in _RUNTIMES:
+        raise UsageError(args.target, f"--dialect {args.dialect} is for MSCCL-IR", "write OUT as X.xml, or drop it")
+    if form not in (".xml", ".json") and ("min_bytes" in sizes or "max_bytes" in sizes):
+        problem = "a range of sizes is for MSCCL-IR and execution plans"
+        raise UsageError(args.target, problem, "write OUT as X.xml or X.json, or drop it")
+    if form != ".json" and args.npus_per_node is not None:
+        raise UsageError(args.target, "--npus-per-node is for execution plans", "write OUT as X.json, or drop it")
     if args.dialect == "absolute" and "size" not in sizes and args.source.startswith("builder:"):
         raise UsageError("--dialect absolute", "needs a size", 'add e.g. --size "1 MiB"')
 
@@ -199,7 +211,7 @@ def _as_algorithm(args: argparse.Namespace, traces, algorithm, form: str, sizes:
     """The algorithm that is written, where OUT or an option needs one; else None."""
     promise = {"made_for": sizes.get("made_for"), "root": args.root}
     if algorithm is None:
-        if form not in (".npz", ".xml") and "size" not in sizes and not (args.protocol or args.contract):
+        if form not in _ALGORITHMS and "size" not in sizes and not (args.protocol or args.contract):
             return None
         from astrasim_py.program.interchange import algorithm_from_traces
 
@@ -250,6 +262,16 @@ def _write_msccl(args: argparse.Namespace, algorithm, sizes: dict[str, int]) -> 
     if args.dialect == "classic" and program.outofplace is not None:
         lost.append("outofplace")
     return lost
+
+
+def _write_plan(args: argparse.Namespace, algorithm, sizes: dict[str, int]) -> list[str]:
+    """Write an MSCCL++ execution plan; returns what it does not say of the algorithm."""
+    from astrasim_py.mscclpp.writer import write_plan
+
+    window = {name: sizes.get(name) for name in ("min_bytes", "max_bytes")}
+    write_plan(args.target, algorithm, protocol=args.protocol, npus_per_node=args.npus_per_node, **window)
+    blocks = any(trace.has_column("tb_id") for trace in algorithm.traces)
+    return ["thread blocks and channels, which plans have of their own"] if blocks else []
 
 
 def _without(dialect: str, traces: Sequence) -> list[str]:
@@ -314,9 +336,9 @@ def _lost(traces: Sequence, form: str) -> list[str]:
             names = names or bool(node.name)
             tensors = tensors or node.HasField("inputs") or node.HasField("outputs")
             attributes |= {a.name for a in node.attr} - set(INT_COLUMNS)
-    lost = ["names of nodes"] if names and form in (".npz", ".xml") else []
+    lost = ["names of nodes"] if names and form in _ALGORITHMS else []
     lost += ["inputs and outputs of nodes"] if tensors else []
-    if form == ".xml":
+    if form in (".xml", ".json"):
         if any(bool(t.duration_micros.any()) or t.has_column("duration_ps") for t in distinct):
             lost.append("durations")
         if any(t.has_column("comm_size") for t in distinct):
@@ -327,12 +349,12 @@ def _lost(traces: Sequence, form: str) -> list[str]:
             if any(t.has_column(name) and bool((t.column(name) != MISSING).any()) for t in distinct)
         }
     lost += [f'attribute "{name}"' for name in sorted(attributes)]
-    if form in (".npz", ".xml"):
+    if form in _ALGORITHMS:
         names_read = {a.name for t in distinct for a in t.metadata if a.name not in STATED}
         names_kept = {a.name for t in distinct for a in t.metadata if kept_metadata(a)} if form == ".npz" else set()
         lost += [f'metadata "{name}"' for name in sorted(names_read - names_kept) if not name.startswith("msccl_")]
     return lost
 
 
-#: Attributes of nodes that mean something, and that MSCCL-IR has no word for.
+#: Attributes of nodes that mean something, and that MSCCL-IR and execution plans have no word for.
 _NOT_IN_MSCCL = ("comm_priority", "num_ops", "tensor_loc")

@@ -56,7 +56,8 @@ def say_converted(
     }  # fmt: skip
     if printed(args.format, document):
         return
-    sets = [file for file in files if not file.endswith(".json")]
+    # Names of groups stand beside traces; a plan stands alone.
+    sets = [file for file in files if not file.endswith(".json")] or files
     print(f"{args.source} -> {sets[0]}" + (f" … {Path(sets[-1]).name}" if len(sets) > 1 else ""))
     print(f"{len(sets)} file{'s' if len(sets) > 1 else ''}, {nodes} nodes")
     print(f"dropped: {', '.join(dropped)}" if dropped else "dropped: nothing")

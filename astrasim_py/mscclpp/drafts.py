@@ -26,7 +26,8 @@ Channel = tuple[BlockName, BlockName]
 
 @dataclass(slots=True)
 class Instruction:
-    """An operation of a plan. `semaphores`: as (block that releases, block that acquires)."""
+    """An operation of a plan. `channels`: to the blocks that it has to do with, whether or not it names them.
+    `semaphores`: as (block that releases, block that acquires)."""
 
     name: str
     sources: tuple[Range, ...] = ()
@@ -88,11 +89,13 @@ class BlockDraft:
         if sums and last.targets[0] == new.sources[0] and len(last.targets) < limits.MAX_TARGETS:
             last.name, last.channel_type = together or last.name, MEMORY
             last.targets += new.targets
+            last.channels += new.channels
             return True
         alike = last.name == new.name in ("put", "ppkt") and last.channel_type == MEMORY
         if alike and last.sources[0].buffer == new.sources[0].buffer and len(last.targets) < limits.MAX_TARGETS:
             last.sources += new.sources
             last.targets += new.targets
+            last.channels += new.channels
             return True
         return False
 
@@ -138,7 +141,7 @@ def block_document(
         for key, ranges in (("src_buff", instruction.sources), ("dst_buff", instruction.targets)):
             if ranges:
                 fields[key] = [reference(covered, instruction.channel_type) for covered in ranges]
-        if instruction.channels:
+        if instruction.channels and not (instruction.targets and instruction.channel_type == MEMORY):
             positions = channels_of[instruction.channel_type]
             fields["channel_ids"] = [positions.index(channel) for channel in instruction.channels]
         if instruction.channel_type:

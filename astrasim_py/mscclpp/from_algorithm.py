@@ -66,9 +66,12 @@ def plan_document(
         problem = f"plans have no {algorithm.collective}"
         raise AlgorithmError(place, problem, f"keep it as .et, or write one of {', '.join(_NAMES)}")
     check_cells(algorithm, place, "an execution plan")
+    words = " or ".join(PROTOCOLS)
+    if protocol is not None and protocol not in PROTOCOLS:
+        raise UsageError("protocol", f"plans have no {protocol}", f"write {words}")
     protocol = protocol or algorithm.protocol or "Simple"
     if protocol not in PROTOCOLS:
-        raise UsageError("protocol", f"plans have no {protocol}", f"write one of {', '.join(PROTOCOLS)}")
+        raise AlgorithmError(place, f"has the protocol {protocol}, which plans have not", f"give the protocol {words}")
     node = algorithm.ranks if npus_per_node is None else npus_per_node
     if node < 1:
         raise UsageError("npus_per_node", f"{node} is no number of NPUs", "write a whole number from 1")
@@ -242,13 +245,13 @@ class _PlanWriter:
         target = _range(op.peer, self._arrival(op.peer))
         peer = self.blocks.peer_block(op)
         channel_type = self.messages.type_of(op.rank, op.peer.rank)
-        channels = (channel_of(block, peer),) if channel_type == PORT else ()
+        channels = (channel_of(block, peer),)
         if self.messages.packets:
             self._send_packets(op, written, source, Instruction("", (), (target,), channel_type, channels))
         elif channel_type == MEMORY:
-            written.work(Instruction("put", (source,), (target,), MEMORY))
+            written.work(Instruction("put", (source,), (target,), MEMORY, channels))
             if op.number in self.signals:
-                written.tell("signal", MEMORY, channels=(channel_of(block, peer),))
+                written.tell("signal", MEMORY, channels=channels)
         else:
             flushes = op.number in self.messages.flushed or (is_last and op.number in self.messages.unanswered)
             name = "put" if op.number not in self.signals else "pwsf" if flushes else "pws"
