@@ -128,6 +128,13 @@ def test_loads_take_a_round_trip_at_the_rate_of_the_block():
     assert took(plan, MB) == COSTS.launch + 2 * COSTS.latency + 2 * ps(MB, COSTS.rate) + COSTS.step
 
 
+def test_a_load_does_not_wait_for_a_put_of_a_block_of_the_same_number():
+    plan = PlanDraft(2, 1)
+    plan.put(1, 0, 0)
+    plan.load(0, 0, [1])
+    assert took(plan, MB) == COSTS.launch + 2 * COSTS.latency + ps(MB, COSTS.rate)
+
+
 @pytest.mark.parametrize("rate", [10, 40])
 def test_blocks_share_a_link(rate):
     """Two blocks send four pieces each: the blocks limit, or the link."""

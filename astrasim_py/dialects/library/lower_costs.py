@@ -9,7 +9,7 @@
 * ``protocol: fastest`` simulates each protocol once per collective, size and shape of group, and keeps the answer.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, partial
@@ -23,7 +23,7 @@ from astrasim_py.collectives.chunks import PROTOCOL_SLOTS, SLOT_BYTES, Buffer
 from astrasim_py.core.choices import FASTEST, SWITCH
 from astrasim_py.core.errors import ScenarioError
 from astrasim_py.core.units import format_size, transfer_ps
-from astrasim_py.dialects.plans.lower import PACED, has_roles, with_costs
+from astrasim_py.dialects.plans.lower import has_roles, paced_channels, with_costs
 from astrasim_py.dialects.thread_blocks.lower import has_thread_blocks
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.rotation import Rotation
@@ -276,7 +276,7 @@ class LibraryCosts:
         if plan:
             programs = with_costs(algorithm, programs, self.profile, costs.protocol, structure)
         with_call = charged(programs, costs, structure)
-        return with_call, connections_of(algorithm, with_call, costs, PACED if plan else ())
+        return with_call, connections_of(algorithm, with_call, costs, plan=plan)
 
 
 def _has_channels(algorithm: Algorithm) -> bool:
@@ -344,21 +344,20 @@ def _without(counters: Counters) -> Counters:
     return replace(counters, **columns)
 
 
-def connections_of(
-    algorithm: Algorithm, programs: Programs, costs: CallCosts, roles: Collection[int] = ()
-) -> Connections:
-    """The connections of a call: one per pair of ranks, or per pair and channel; `roles`: of those that have one.
+def connections_of(algorithm: Algorithm, programs: Programs, costs: CallCosts, *, plan: bool = False) -> Connections:
+    """The connections of a call: one per pair of ranks, or per pair and channel; of a `plan` where a block paces.
 
     The messages of a rank on one channel are posted one after the other.
     """
     rotated = programs.rotation is not None
     table = algorithm.first if rotated else algorithm.program
+    channels = paced_channels(table) if plan else table.column("channel")
     numbers, count = [], 0
     for program, low in zip(programs.different, table.bounds.tolist(), strict=False):
         sends = np.flatnonzero(program.structure.kind == SEND)
-        if roles:
-            sends = sends[np.isin(table.column("plan_role")[program.rows[sends] + low], list(roles))]
-        channel = table.column("channel")[program.rows[sends] + low]
+        channel = channels[program.rows[sends] + low]
+        if plan:
+            sends, channel = sends[channel >= 0], channel[channel >= 0]
         numbers_of = np.full((2, len(program)), -1, dtype=np.int64)
         for number, ends in zip(numbers_of, ((program.peer[sends], channel), (channel,)), strict=True):
             number[sends] = count + np.unique(np.stack(ends), axis=1, return_inverse=True)[1].ravel()

@@ -39,7 +39,7 @@ from astrasim_py.topology.profile import LibraryProfile, PlanProtocol
 
 #: Messages that a block stores word by word; and those that it stores or loads so: at most the block's rate.
 _STORED = (PlanRole.PUT, PlanRole.PACKETS)
-PACED = (*_STORED, PlanRole.ANSWER)
+_PACED = (*_STORED, PlanRole.ANSWER)
 #: Bytes and number of the parts of the largest message of a call, at most; others go in as many.
 _PART, _MOST_PARTS = 16 * 1024, 8
 
@@ -47,6 +47,12 @@ _PART, _MOST_PARTS = 16 * 1024, 8
 def has_roles(algorithm: Algorithm) -> bool:
     """Whether the nodes of an algorithm have roles, as those of a plan do."""
     return any(bool((table.column("plan_role") >= 0).any()) for table in algorithm.traces.tables)
+
+
+def paced_channels(table: Program) -> np.ndarray:
+    """int64[rows]: what paces a message: the block that stores it, apart from that which loads it; -1 for nothing."""
+    roles, channel = table.column("plan_role"), table.column("channel")
+    return np.where(np.isin(roles, _PACED), 2 * np.maximum(channel, 0) + (roles == PlanRole.ANSWER), -1)
 
 
 def with_costs(
@@ -149,7 +155,7 @@ def _with_costs(
         busy = _transfers(program.nbytes[stored], costs.rate)
         scaled = -(-program.nbytes * share.numerator // share.denominator)
         nbytes = np.where(nodes.multimem, scaled, program.nbytes)
-        paced = (program.peer >= 0) & np.isin(nodes.roles, PACED)
+        paced = (program.peer >= 0) & np.isin(nodes.roles, _PACED)
         charged = replace(program, duration=nodes.durations(costs), nbytes=nbytes)
         charged = _with_stores(charged, nodes, stored, busy, structure)
         yield charged, _appended(paced, False, len(charged) - len(paced))
