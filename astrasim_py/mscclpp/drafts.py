@@ -27,7 +27,7 @@ Channel = tuple[BlockName, BlockName]
 @dataclass(slots=True)
 class Instruction:
     """An operation of a plan. `channels`: to the blocks that it has to do with, whether or not it names them.
-    `semaphores`: as (block that releases, block that acquires)."""
+    `semaphores`: as (block that releases, block that acquires). `blocks`: that meet at a barrier."""
 
     name: str
     sources: tuple[Range, ...] = ()
@@ -35,6 +35,7 @@ class Instruction:
     channel_type: str = ""
     channels: tuple[Channel, ...] = ()
     semaphores: tuple[tuple[int, int], ...] = ()
+    blocks: int = 0
 
 
 @dataclass(slots=True)
@@ -51,6 +52,11 @@ class BlockDraft:
         if self.accesses or self.awaited:
             self.instructions.append(Instruction("nop"))
             self.accesses, self.awaited = [], False
+
+    def meet_others(self, blocks: int) -> None:
+        """Add a barrier of so many blocks of the rank, which is a nop, too."""
+        self.instructions.append(Instruction("barrier", blocks=blocks))
+        self.accesses, self.awaited = [], False
 
     def wait(self, name: str, channel_type: str = "", **operands) -> None:
         self.instructions.append(Instruction(name, channel_type=channel_type, **operands))
@@ -148,6 +154,8 @@ def block_document(
             fields["channel_type"] = instruction.channel_type
         if instruction.semaphores:
             fields["semaphore_ids"] = [semaphores[pair] for pair in instruction.semaphores]
+        if instruction.blocks:
+            fields |= {"barrier_id": 0, "num_threadblocks": instruction.blocks}
         if KINDS[instruction.name].reduces:
             fields["reduce_op"] = "sum"
         return fields

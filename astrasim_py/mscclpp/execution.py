@@ -165,7 +165,8 @@ class Execution:
                 if not self._try(block, step, shared):
                     break
                 any_moved = True
-                if shared:
+                if shared or step.operation.name == "barrier":
+                    # After a barrier the blocks go on in their order, not first the one that came last.
                     return True
         return any_moved
 

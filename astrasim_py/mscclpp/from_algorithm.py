@@ -238,6 +238,14 @@ class _PlanWriter:
                 for batch in _batched(channels, limits.MAX_OPERATION_CHANNELS):
                     add = written.tell if name == "signal" else written.wait
                     add(prefix + name, channel_type, channels=batch)
+        senders = [
+            name
+            for name, held in self.numbered.items()
+            if name.rank == block.rank and any(op.kind == SEND for op in held)
+        ]
+        # Blocks that begin together take links in their order, which is that of the algorithm's sends.
+        if block in senders and len(senders) > 1:
+            written.meet_others(len(senders))
 
     def _send(self, block: BlockName, op: Operation, written: BlockDraft, *, is_last: bool) -> None:
         (_, cells, _), *_ = self.places.work(op)
