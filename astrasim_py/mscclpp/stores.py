@@ -4,7 +4,7 @@ A receive of an algorithm writes its cells when its rank comes to it. A store of
 it is sent: into the same cells only if the send is sure to come after all that uses them, else into unused scratch.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -77,14 +77,21 @@ class StoreBlocks:
     """
 
     def __init__(self, ops: list[Operation], ranks: int, most: int) -> None:
-        sent: dict[tuple[int, int], int] = defaultdict(int)
+        sent: dict[tuple[int, int, int], int] = defaultdict(int)
+        carriers: dict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)
         for op in ops:
             op.place = op.number
             if op.kind == SEND:
                 pair = op.rank, op.peer.rank
-                op.carrier = op.peer.carrier = sent[pair] // most
-                sent[pair] += 1
-        self.blocks: list[list[OrderedBlock]] = Assignment(ops, ranks, stores=True, local=most).blocks
+                # Messages that the algorithm puts on channels of their own stay in blocks of their own.
+                of_pair, part = carriers[pair], sent[*pair, op.channel] // most
+                op.carrier = op.peer.carrier = of_pair.setdefault((op.channel, part), len(of_pair))
+                sent[*pair, op.channel] += 1
+        # As many blocks for work on the rank itself as there are for a peer.
+        alone = Counter(op.rank for op in ops if op.kind not in (SEND, JOIN, *RECEIVES))
+        side_by_side = max(map(len, carriers.values()), default=1)
+        local = min(most, -(-max(alone.values(), default=1) // side_by_side))
+        self.blocks: list[list[OrderedBlock]] = Assignment(ops, ranks, stores=True, local=local).blocks
         joining: list[list[Operation]] = [[] for _ in range(ranks)]
         for op in ops:
             if op.kind == JOIN:
