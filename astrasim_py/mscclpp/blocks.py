@@ -38,25 +38,40 @@ class Counter:
     total: int = 0  # of signals in a call
     sources: set[int] = field(default_factory=set)
     waiters: set[int] = field(default_factory=set)
+    sent: int = 0  # signals so far; all but the first `dropped` of them are in `signals`
+    dropped: int = 0
     signals: list[Signal] = field(default_factory=list)
     waits: int = 0
     waits_of: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     @property
     def value(self) -> int:
-        return self.initial + len(self.signals) - self.waits
+        return self.initial + self.sent - self.waits
 
     @property
     def shared(self) -> bool:
         """Whether it is not plain which signals a wait comes after."""
         return len(self.sources) > 1
 
-    def sure(self, count: int) -> list[Signal]:
-        """The signals that a wait for `count` of them is sure to come after."""
+    def add(self, signal: Signal) -> None:
+        self.signals.append(signal)
+        self.sent += 1
+
+    def sure(self, count: int, *, acquires: bool) -> list[Signal]:
+        """The signals that a wait for `count` of them is sure to come after.
+
+        Where one block counts and one waits, what the latter has acquired is dropped: it need not be told again.
+        """
+        if not self.shared and len(self.waiters) == 1:
+            signals = self.signals[: max(count - self.dropped, 0)]
+            if acquires:
+                del self.signals[: len(signals)]
+                self.dropped += len(signals)
+            return signals
         by_agent: dict[int, list[Signal]] = defaultdict(list)
         for signal in self.signals:
             by_agent[signal.agent].append(signal)
-        surplus = len(self.signals) - count
+        surplus = self.sent - count
         return [s for sent in by_agent.values() for s in sent[: max(len(sent) - surplus, 0)]]
 
 

@@ -233,7 +233,7 @@ class Execution:
         counter.waits += 1
         counter.waits_of[block] += 1
         waited = counter.waits if len(counter.waiters) == 1 else counter.waits_of[block]
-        for signal in counter.sure(waited - counter.initial):
+        for signal in counter.sure(waited - counter.initial, acquires=not relaxed):
             told = self.knowledge.relaxed(signal.told) if relaxed else signal.told
             np.maximum(self._pending[block], told, out=self._pending[block])
 
@@ -260,7 +260,7 @@ class Execution:
     def _count(self, block: int, key: tuple, told: np.ndarray) -> None:
         counter = self.counters.setdefault(key, Counter())
         counter.sources.add(block)
-        counter.signals.append(Signal(block, told))
+        counter.add(Signal(block, told))
 
     def _flush(self, block: int, proxy: int) -> None:
         done = self.knowledge.published(self._known[proxy], proxy, self._own[proxy])
@@ -407,7 +407,7 @@ class Execution:
                 kind, source, _, turn = key
                 number = f", the {turn + 1}. between them" if turn else ""
                 return (
-                    f"rank {source} has signalled {len(counter.signals)} times on the {kind} channel{number}, "
+                    f"rank {source} has signalled {counter.sent} times on the {kind} channel{number}, "
                     f"and it waits for {counter.waits + 1}"
                 ), False
         return "", False

@@ -9,13 +9,13 @@ import numpy as np
 
 
 class Knowledge:
-    """Vectors of `agents` and `ranks`: int64[2 · agents + ranks]."""
+    """Vectors of `agents` and `ranks`: int32[2 · agents + ranks]."""
 
     def __init__(self, agents: int, ranks: int) -> None:
         self.agents, self.ranks = agents, ranks
 
     def nothing(self) -> np.ndarray:
-        return np.zeros(2 * self.agents + self.ranks, dtype=np.int64)
+        return np.zeros(2 * self.agents + self.ranks, dtype=np.int32)
 
     def begun(self, vector: np.ndarray, rank: int) -> bool:
         """Whether a rank is known to have begun this call."""
