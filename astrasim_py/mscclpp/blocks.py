@@ -89,8 +89,10 @@ class Blocks:
         self.channels: dict[tuple[int, str, int], tuple[tuple, tuple]] = {}
         for rank, gpu in enumerate(plan.gpus):
             for kind, peers in gpu.peers.items():
+                turns: dict[int, int] = defaultdict(int)
                 for number, peer in enumerate(peers):
-                    turn = peers[:number].count(peer)
+                    turn = turns[peer]
+                    turns[peer] += 1
                     self.channels[rank, kind, number] = (kind, rank, peer, turn), (kind, peer, rank, turn)
             for number, block in enumerate(gpu.blocks):
                 self.blocks.append((rank, block))

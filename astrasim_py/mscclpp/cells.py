@@ -28,8 +28,8 @@ from astrasim_py.mscclpp.ir import (
 )
 from astrasim_py.mscclpp.operations import KINDS
 
-#: Cells of a plan at most.
-MAX_CELLS = 2**22
+#: Cells of a plan, and cells that all its operations touch, at most.
+MAX_CELLS, MAX_ACCESSES = 2**22, 2**25
 
 
 class Range(NamedTuple):
@@ -83,6 +83,13 @@ class Cells:
         self.number = first
         if first > MAX_CELLS:
             raise ValueError(f"{first:,} parts of chunks are more than {MAX_CELLS:,}")
+        touched = sum(
+            reference.size * self.parts // operation.share[1]
+            for *_, operation in walk(plan)
+            for reference in (*operation.sources, *operation.targets)
+        )
+        if touched > MAX_ACCESSES:
+            raise ValueError(f"operations touch {touched:,} parts of chunks, more than {MAX_ACCESSES:,}")
 
     def operand(self, rank: int, buffer: str, begin: int, end: int, *, packets: bool = False) -> Range:
         """The cells [begin, end) of a buffer, counted in parts of chunks."""

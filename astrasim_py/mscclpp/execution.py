@@ -20,6 +20,9 @@ from astrasim_py.mscclpp.knowledge import Knowledge
 from astrasim_py.mscclpp.operations import KINDS
 from astrasim_py.verification.values import Values
 
+#: Numbers in all that thread blocks and proxies know of each other.
+MAX_KNOWLEDGE = 2**26
+
 
 class Stuck(NamedTuple):
     """A step that never ends, and what it lacks; `packets`: what it waits for is packets."""
@@ -82,6 +85,8 @@ class Execution:
         }
         agents = len(self.blocks.blocks) + len(self._proxies)
         self.ranks_of = [rank for rank, _ in self.blocks.blocks] + [rank for rank, _ in self._proxies]
+        if (agents + plan.ranks) * (2 * agents + plan.ranks) > MAX_KNOWLEDGE:
+            raise ValueError(f"{agents:,} thread blocks and port channels on {plan.ranks:,} ranks are too many")
         self.knowledge = Knowledge(agents, plan.ranks)
         nothing = self.knowledge.nothing()
         self._known = [nothing] * agents

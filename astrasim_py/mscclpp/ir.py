@@ -104,7 +104,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A plan. `document` is its JSON object, `source` its file, `warnings` what a reader should know of it."""
+    """A plan. `document` is its JSON object, `text` that of its file `source`, `warnings` what to know of it."""
 
     name: str
     collective: str
@@ -119,6 +119,7 @@ class Plan:
     most: int = 2**64 - 1
     source: str = ""
     document: Mapping[str, object] = field(default_factory=dict, repr=False)
+    text: str = field(default="", repr=False, compare=False)
     warnings: tuple[str, ...] = ()
 
     @property

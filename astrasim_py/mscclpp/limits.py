@@ -5,6 +5,7 @@ The limits and faults are those of microsoft/mscclpp at 1f5f065d (2026-08-20): `
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 from astrasim_py.mscclpp.cells import shared_chunks
 from astrasim_py.mscclpp.ir import (
@@ -22,6 +23,7 @@ from astrasim_py.mscclpp.ir import (
     reached,
     walk,
 )
+from astrasim_py.mscclpp.json_places import path_of, position_of
 from astrasim_py.mscclpp.operations import KINDS
 
 #: Operations of a thread block, those in pipelines counted once: the only limit that executors check.
@@ -31,29 +33,37 @@ MAX_OPERATIONS = 64
 MAX_CHANNELS, MAX_REMOTE_BUFFERS = 16, 16
 MAX_OPERATION_CHANNELS, MAX_SOURCES, MAX_TARGETS, MAX_SEMAPHORES = 8, 10, 10, 16
 MAX_BARRIERS = 16
+#: Lines about what is ill-formed.
+MAX_PROBLEMS = 20
 
 
 def place(plan: Plan, path: str) -> str:
-    return f"{plan.place}: {path}"
+    """``file:line:column: path``, without a file ``name: path``."""
+    where = position_of(plan.text, path_of(path))
+    return f"{plan.place}: {path}" if where is None else f"{plan.place}:{where[0]}:{where[1]}: {path}"
 
 
 def ill_formed(plan: Plan) -> list[str]:
-    """Why executors refuse a plan, or what leads beyond its buffers; a line for each, with its place."""
-    problems = [
-        f"{place(plan, operation.path)}: executors do not know {operation.name}, and refuse the plan"
-        for *_, operation in walk(plan)
-        if operation.name not in KINDS
-    ]
+    """Why executors refuse a plan, or what leads beyond its buffers; a line for each of the first, with its place."""
+    problems = list(islice(_problems(plan), MAX_PROBLEMS + 1))
+    lines = [f"{place(plan, path)}: {problem}" for path, problem in problems[:MAX_PROBLEMS]]
+    return [*lines, f"{plan.place}: and more"] if len(problems) > MAX_PROBLEMS else lines
+
+
+def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
+    for *_, operation in walk(plan):
+        if operation.name not in KINDS:
+            yield operation.path, f"executors do not know {operation.name[:40]}, and refuse the plan"
     for rank, gpu in enumerate(plan.gpus):
         for number, block in enumerate(gpu.blocks):
             many = sum(len(operation.inner) or 1 for operation in block.operations)
             if many > MAX_OPERATIONS:
-                where = place(plan, f"gpus[{rank}].threadblocks[{number}].ops")
-                problems.append(f"{where}: has {many} operations, and executors refuse more than {MAX_OPERATIONS}")
-    return problems + list(_beyond(plan))
+                path = f"gpus[{rank}].threadblocks[{number}].ops"
+                yield path, f"has {many} operations, and executors refuse more than {MAX_OPERATIONS}"
+    yield from _beyond(plan)
 
 
-def _beyond(plan: Plan) -> Iterator[str]:
+def _beyond(plan: Plan) -> Iterator[tuple[str, str]]:
     for rank, number, operation in walk(plan):
         gpu, block = plan.gpus[rank], plan.gpus[rank].blocks[number]
         for reference in (*operation.sources, *operation.targets):
@@ -72,7 +82,7 @@ def _beyond(plan: Plan) -> Iterator[str]:
                     last = reference.first + reference.size - 1
                     words = {INPUT: "input", OUTPUT: "output", SCRATCH: "scratch"}[buffer]
                     reach = f"{operation.name} reaches {words} chunk {last} of rank {owner}, which has {there}"
-                    yield f"{place(plan, operation.path)}: {reach}"
+                    yield operation.path, reach
                     break
 
 

@@ -64,3 +64,4 @@ KINDS: Mapping[str, Kind] = {
 }
 #: Operations that only order others.
 SYNCHRONIZING = frozenset(name for name, kind in KINDS.items() if not kind.unit and name != "pipeline")
+SEMAPHORES = frozenset({"sem_acquire", "sem_release"})

@@ -29,12 +29,14 @@ from astrasim_py.mscclpp.ir import (
     SwitchChannel,
     ThreadBlock,
 )
-from astrasim_py.mscclpp.json_places import Path, position_of, unique
-from astrasim_py.mscclpp.operations import KINDS, SYNCHRONIZING
+from astrasim_py.mscclpp.json_places import Path, parsed, path_text, position_of, text_of
+from astrasim_py.mscclpp.operations import KINDS, SEMAPHORES, SYNCHRONIZING, Kind
 
 #: Largest file, bytes, and most operations, ranks and chunks of a buffer.
 MAX_FILE = 256 * 2**20
 MAX_OPERATIONS, MAX_RANKS, MAX_NUMBER = 2**20, 2**14, 2**24
+#: Most items of all lists.
+MAX_ITEMS = 2**23
 _BYTES = 2**64 - 1
 #: Keys that are read, by the object that has them.
 _KEYS = {
@@ -70,22 +72,8 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
 
 def parse_plan(data: bytes, place: str = "<text>") -> Plan:
     """Read an execution plan from memory; as `read_plan`."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise AlgorithmError(f"{place}:{line}", "is not UTF-8", "save it as UTF-8") from None
-    try:
-        document = json.loads(text, object_pairs_hook=unique)
-    except json.JSONDecodeError as error:
-        where = f"{place}:{error.lineno}:{error.colno}"
-        raise AlgorithmError(where, f"is not JSON: {error.msg}", "write it again with its producer") from None
-    except RecursionError:
-        raise AlgorithmError(place, "is too deeply nested", "write it again with its producer") from None
-    except ValueError as error:
-        problem = f"is not JSON: {str(error).splitlines()[0][:120]}"
-        raise AlgorithmError(place, problem, "write it again with its producer") from None
-    return _Reader(document, place, text).plan()
+    text = text_of(data, place)
+    return _Reader(parsed(text, place), place, text).plan()
 
 
 def plan_of(document: Mapping[str, object], place: str = "plan") -> Plan:
@@ -99,7 +87,8 @@ class _Reader:
     def __init__(self, document: object, place: str, text: str) -> None:
         self.document, self.source, self.text = document, place, text
         self.unread: dict[str, Path] = {}
-        self.operations = 0
+        self.operations = self.items = 0
+        self.warnings: list[str] = []
 
     def refuse(self, path: Path, problem: str, remedy: str) -> NoReturn:
         where = position_of(self.text, path)
@@ -112,8 +101,9 @@ class _Reader:
     def mapping(self, value: object, path: Path, what: str) -> dict:
         if not isinstance(value, dict):
             self.refuse(path, f"is {_shown(value)}, not an object", f"write {{…}} with {_KEYS[what].split()[0]}")
-        for key in value.keys() - _KNOWN[what]:
-            self.unread.setdefault(f"{what} {key}", (*path, key))
+        for key in value:
+            if key not in _KNOWN[what]:
+                self.unread.setdefault(f"{what} {key}", (*path, key))
         return value
 
     def of(
@@ -150,7 +140,10 @@ class _Reader:
     def name(self, value: object, path: Path) -> str:
         if value is None:  # programs without a name
             return ""
-        if not isinstance(value, str) or len(value) > 4096:
+        return self.text_of(value, path)
+
+    def text_of(self, value: object, path: Path) -> str:
+        if not isinstance(value, str) or len(value) > 4096 or not value.isprintable():
             self.refuse(path, f"is {_shown(value)}", "write a short text")
         return value
 
@@ -162,6 +155,9 @@ class _Reader:
         def every(value: object, path: Path) -> tuple[_T, ...]:
             if not isinstance(value, list):
                 self.refuse(path, f"is {_shown(value)}, not a list", "write […]")
+            self.items += len(value)
+            if self.items > MAX_ITEMS:
+                self.refuse(path, f"is one of the lists of more than {MAX_ITEMS} items in all", "write fewer")
             return tuple(read(item, (*path, number)) for number, item in enumerate(value))
 
         return every
@@ -188,14 +184,17 @@ class _Reader:
             most=self.of(top, "max_message_size", (), size, _BYTES),
             source=self.source,
             document=top,
+            text=self.text,
         )
         if not plan.gpus:
             self.refuse(("gpus",), "is empty", "write one object for every rank")
         if plan.least > plan.most:
             self.refuse(("max_message_size",), f"is {plan.most}, less than min_message_size", "write a larger size")
-        unread = [f"{key.split()[-1]} ({path_text(path)})" for key, path in self.unread.items()]
-        warnings = (f"{self.source}: keys that executors ignore: {', '.join(unread[:20])}",) if unread else ()
-        return replace(plan, warnings=warnings)
+        unread = [path_text(path) for path in self.unread.values()]
+        if unread:
+            more = f" and {len(unread) - 20} more" if len(unread) > 20 else ""
+            self.warnings.append(f"{self.source}: keys that executors ignore: {', '.join(unread[:20])}{more}")
+        return replace(plan, warnings=tuple(self.warnings))
 
     def gpu(self, value: object, path: Path) -> Gpu:
         gpu = self.mapping(value, path, "gpu")
@@ -243,7 +242,7 @@ class _Reader:
         for number, ranks in enumerate(self.of(channel, "rank_groups", path, self.listed(self.group))):
             if self.rank not in ranks:
                 where = (*path, "rank_groups", number, "ranks")
-                self.refuse(where, f"lacks rank {self.rank}, which the channel is of", "write it, too")
+                self.refuse(where, f"lacks rank {self.rank}, which the channel is of", "add it")
             self.switches.append(SwitchChannel(buffer, ranks))
 
     def group(self, value: object, path: Path) -> tuple[int, ...]:
@@ -307,7 +306,7 @@ class _Reader:
         if self.operations > MAX_OPERATIONS:
             self.refuse(path, f"is one of more than {MAX_OPERATIONS} operations", "write fewer")
         fields = self.mapping(value, path, "operation")
-        name = self.of(fields, "name", path, self.name)
+        name = self.of(fields, "name", path, self.text_of)
         if name not in KINDS:
             # Executors refuse it, and so does verification; the rest of the plan can be looked at.
             self.unread = {key: where for key, where in self.unread.items() if where[:-1] != path}
@@ -322,6 +321,7 @@ class _Reader:
                 self.refuse(path, f'{name} lacks "channel_type"', f"write one of {', '.join(kind.channels)}")
             self.refuse((*path, "channel_type"), f"is {channel_type} for {name}", f"write {' or '.join(kind.channels)}")
         self.type = channel_type
+        fields = self.taken(fields, path, kind)
         there = len(self.positions.get(channel_type, ()))
         channels = self.every(fields, "channel_ids", path, self.one_of(there, f"{channel_type} channels of the block"))
         semaphores = self.every(fields, "semaphore_ids", path, self.one_of(len(self.semaphores), "semaphores"))
@@ -330,7 +330,7 @@ class _Reader:
             barrier = self.of(fields, "barrier_id", path, self.whole(MAX_NUMBER))
             blocks = self.of(fields, "num_threadblocks", path, self.whole(MAX_NUMBER, 1))
         if name in SYNCHRONIZING:
-            needed = "channel_ids" if kind.channels else "semaphore_ids" if name.startswith("sem") else ""
+            needed = "channel_ids" if kind.channels else "semaphore_ids" if name in SEMAPHORES else ""
             if needed and not (channels or semaphores):
                 self.refuse(path, f"{name} names no {needed}", f'write "{needed}"')
         share = self.of(fields, "tbg_info", path, self.share, (0, 1))
@@ -342,6 +342,20 @@ class _Reader:
         )  # fmt: skip
         self.check_references(operation, path)
         return operation
+
+    def taken(self, fields: dict, path: Path, kind: Kind) -> dict:
+        """The fields of an operation that executors look at, which know only sums."""
+        unused = set() if kind.channels else {"channel_ids"}
+        unused |= set() if kind.unit else {"tbg_info"}
+        unused |= set() if fields["name"] in SEMAPHORES else {"semaphore_ids"}
+        for key in fields:
+            if key in unused:
+                self.unread.setdefault(f"{fields['name']} {key}", (*path, key))
+        if kind.reduces and fields.get("reduce_op", "sum") != "sum":
+            shown = _shown(fields["reduce_op"])
+            where = f"{self.source}: {path_text(path)}.reduce_op"
+            self.warnings.append(f"{where} is {shown}, and executors add all the same")
+        return {key: value for key, value in fields.items() if key not in unused}
 
     def pipeline(self, fields: dict, path: Path) -> Operation:
         context = self.mapping(self.of(fields, "iter_context", path, lambda value, _: value), path, "iter_context")
@@ -413,12 +427,6 @@ def _wanted(rule: str) -> str:
     return ", then ".join(_NAMES[letter] for letter in rule)
 
 
-def path_text(path: Path) -> str:
-    """``gpus[0].threadblocks[1].ops[2]``."""
-    text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path)
-    return text.removeprefix(".")
-
-
 def _shown(value: object) -> str:
-    text = json.dumps(value, default=str)
+    text = json.dumps(value)
     return text if len(text) <= 40 else text[:40] + "…"
