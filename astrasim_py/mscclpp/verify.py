@@ -200,9 +200,10 @@ class _Judge:
             self.counterexample = {"kind": kind, "text": text or problem, **where}
 
     def verdict(self) -> PlanVerdict:
-        ends = self._ends()
-        correct, wrong, same_order, unknown = self._contents() if ends else (None, None, None, "it does not end")
-        races = self._races()
+        stuck = self._stuck()
+        ends = not stuck and not self._uneven()
+        correct, wrong, same_order, unknown = (None, None, None, "it does not end") if stuck else self._contents()
+        races = self._races(stuck)
         self._hints()
         return PlanVerdict(
             well_formed=True, slots=0, terminates=ends, correct=correct, race_free=not races,
@@ -211,7 +212,7 @@ class _Judge:
             facts=facts_of(self.findings, self.cells, wrong or 0),
         )  # fmt: skip
 
-    def _ends(self) -> bool:
+    def _stuck(self) -> bool:
         stuck: list[Stuck] = next((e.stuck for e in self.findings.executions if e.stuck), [])
         if stuck:
             lines = [f"{in_words(one.step)}: {one.lacks}" for one in stuck]
@@ -221,15 +222,11 @@ class _Judge:
                 "deadlock", f"deadlock: {lines[0]}{more}", "\n".join(["deadlock: it never ends", *lines[:24]]),
                 rank=where.rank, chain=lines[:24],
             )  # fmt: skip
-            return False
-        uneven = self._uneven()
-        for problem in uneven:
-            self.no("deadlock", problem)
-        return not uneven
+        return bool(stuck)
 
-    def _uneven(self) -> list[str]:
-        """Counters that do not come back to the value at which they began."""
-        lines = []
+    def _uneven(self) -> bool:
+        """Whether counters do not come back to the value at which they began."""
+        even = True
         for key, counter in sorted(self.findings.first.counters.items(), key=lambda item: str(item[0])):
             if counter.value == counter.initial:
                 continue
@@ -240,8 +237,9 @@ class _Judge:
             else:
                 of = f"{key[0]} channel {key[3]} between them"
                 what = f"rank {key[1]} signals rank {key[2]} more often than it waits, on {of}"
-            lines.append(f"{what}: counts live on, so the next call goes wrong")
-        return lines
+            self.no("deadlock", f"{what}: counts live on, so the next call goes wrong")
+            even = False
+        return not even
 
     # -- contents
 
@@ -253,11 +251,13 @@ class _Judge:
         promise, parts = promise_of(name), run.cells.parts
         output = OUTPUT if any(gpu.chunks[OUTPUT] for gpu in plan.gpus) else INPUT
         sizes = {(gpu.chunks[INPUT], gpu.chunks[output]) for gpu in plan.gpus}
-        given, needed = sizes.pop()
+        given, needed = min(sizes)
         full = needed if promise.gathers else given
         shards = full % plan.ranks == 0 if promise.sharded else True
         fits = shards and given == promise.input_chunks(plan.ranks, full)
-        if sizes or not full or not fits or needed != promise.output_chunks(plan.ranks, full):
+        if len(sizes) > 1:
+            return None, None, None, "its ranks have different numbers of chunks"
+        if not full or not fits or needed != promise.output_chunks(plan.ranks, full):
             problem = f"its chunks of input and output, {given} and {needed}, are not those of {plan.collective}"
             return None, None, None, f"{problem} on {plan.ranks} ranks"
         wrong, first, same_order = 0, None, True
@@ -295,8 +295,8 @@ class _Judge:
 
     # -- order
 
-    def _races(self) -> int:
-        """Pairs of operations that race, and accesses beyond begin and end."""
+    def _races(self, stuck: bool) -> int:
+        """Pairs of operations that race, and accesses beyond begin and end; a plan that is stuck has no end."""
         pairs: dict[tuple[Step, Step], tuple[Execution, Race, bool]] = {}
         for run in self.findings.executions:
             for races, later in ((run.races, False), (run.later_races, True)):
@@ -313,11 +313,12 @@ class _Judge:
                     chunk=where.chunk, step=in_words(first),
                 )  # fmt: skip
         kinds: dict[str, Outside] = {}
-        for finding in self.findings.outside:
+        outside = [finding for finding in self.findings.outside if not stuck or finding.kind == "entry"]
+        for finding in outside:
             kinds.setdefault(finding.kind, finding)
         for finding in kinds.values():
             self.no("race", f"race: {self._outside(finding)}", rank=finding.step.rank)
-        return len(pairs) + len(self.findings.outside)
+        return len(pairs) + len(outside)
 
     def _race(self, run: Execution, race: Race, later: bool) -> str:
         where = run.cells.place(race.cell)
