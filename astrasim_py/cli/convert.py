@@ -33,7 +33,7 @@ _LISTED = 20
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    text = "X.xml, X.npz, .et, .jsonl, a prefix of these, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]"
+    text = "X.xml, X.json, X.npz, .et, .jsonl, a prefix of these, or builder:NAME:COLLECTIVE:RANKS[:OPTION=VALUE,…]"
     parser.add_argument("source", metavar="IN", help=text)
     parser.add_argument("target", metavar="OUT", help="X.npz, X.xml, X.json, X.jsonl, else a prefix of .et files")
     shared_options.add(parser, "--size", note="to state absolute sizes, too")
@@ -270,7 +270,7 @@ def _write_plan(args: argparse.Namespace, algorithm, sizes: dict[str, int]) -> l
 
     window = {name: sizes.get(name) for name in ("min_bytes", "max_bytes")}
     write_plan(args.target, algorithm, protocol=args.protocol, npus_per_node=args.npus_per_node, **window)
-    blocks = any(trace.has_column("tb_id") for trace in algorithm.traces)
+    blocks = any(trace.has_column("tb_id") for trace in algorithm.traces)  # of MSCCL-IR
     return ["thread blocks and channels, which plans have of their own"] if blocks else []
 
 

@@ -75,9 +75,7 @@ def plan_document(
     node = algorithm.ranks if npus_per_node is None else npus_per_node
     if node < 1:
         raise UsageError("npus_per_node", f"{node} is no number of NPUs", "write a whole number from 1")
-    low, high = 0 if min_bytes is None else min_bytes, _BYTES if max_bytes is None else max_bytes
-    if not 0 <= low <= high <= _BYTES:
-        raise UsageError("max_bytes", f"{low} to {high} bytes hold no size", "write a window that holds a size")
+    window = window_of(min_bytes, max_bytes)
     promise = promise_of(algorithm.collective)
     given, needed = (rule(algorithm.ranks, algorithm.chunks) for rule in (promise.input_chunks, promise.output_chunks))
     return {
@@ -93,9 +91,16 @@ def plan_document(
         "num_threads_per_block": 1024,
         "use_double_scratch_buffer": protocol == "LL",
         "buffer_alignment": 16,
-        "min_message_size": low,
-        "max_message_size": high,
+        **window,
     }
+
+
+def window_of(min_bytes: int | None, max_bytes: int | None) -> dict[str, int]:
+    """The sizes, in bytes, for which executors take a plan; all by default. Raises UsageError: none."""
+    low, high = 0 if min_bytes is None else min_bytes, _BYTES if max_bytes is None else max_bytes
+    if not 0 <= low <= high <= _BYTES:
+        raise UsageError("max_bytes", f"{low} to {high} bytes hold no size", "write a window that holds a size")
+    return {"min_message_size": low, "max_message_size": high}
 
 
 def _within_limits(algorithm: Algorithm, packets: bool, node: int, place: str) -> list[dict[str, object]]:

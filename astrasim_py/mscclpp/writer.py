@@ -5,7 +5,8 @@ import os
 from collections.abc import Iterator, Mapping
 
 from astrasim_py.core.files import write_file
-from astrasim_py.mscclpp.from_algorithm import plan_document
+from astrasim_py.mscclpp.from_algorithm import plan_document, window_of
+from astrasim_py.mscclpp.to_traces import recorded_plan
 from astrasim_py.program.algorithm import Algorithm
 
 
@@ -18,13 +19,23 @@ def write_plan(
     min_bytes: int | None = None,
     max_bytes: int | None = None,
 ) -> Mapping[str, object]:
-    """Write an algorithm as an execution plan, whole or not at all; as `from_algorithm.plan_document`.
+    """Write an algorithm as an execution plan, whole or not at all.
 
-    Returns what was written. Raises OutputError: the file cannot be written.
+    An algorithm that was read from a plan becomes this plan again, unless another protocol or nodes are asked for;
+    `min_bytes` and `max_bytes` replace its window. For other ones see `from_algorithm.plan_document`. Returns what was
+    written. Raises OutputError: the file cannot be written.
     """
-    document = plan_document(
-        algorithm, protocol=protocol, npus_per_node=npus_per_node, min_bytes=min_bytes, max_bytes=max_bytes
-    )
+    document: Mapping[str, object]
+    plan = recorded_plan(algorithm) if npus_per_node is None else None
+    if plan is None or protocol not in (None, plan.protocol):
+        document = plan_document(
+            algorithm, protocol=protocol, npus_per_node=npus_per_node, min_bytes=min_bytes, max_bytes=max_bytes
+        )
+    elif min_bytes is None and max_bytes is None:
+        document = plan.document
+    else:
+        low, high = plan.least if min_bytes is None else min_bytes, plan.most if max_bytes is None else max_bytes
+        document = {**plan.document, **window_of(low, high)}
     write_file(path, plan_text(document).encode())
     return document
 
