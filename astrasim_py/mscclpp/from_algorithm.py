@@ -273,8 +273,10 @@ class _PlanWriter:
     def _send_packets(self, op: Operation, written: BlockDraft, source: Range, sent: Instruction) -> None:
         """Send cells as packets: forwarded ones, or those of raw data, which proxies do not make."""
         feeder, name = op.feeder, "ppkt"
+        # Raw data may join those of the operation before.
+        joins = sent.channel_type == MEMORY and [last.name for last in written.instructions[-1:]] == ["ppkt"]
         received = feeder is not None and feeder.kind == RECEIVE and feeder.count == op.count
-        if feeder and received and self.places.cells(feeder)[2] == source.cell:
+        if feeder and received and not joins and self.places.cells(feeder)[2] == source.cell:
             source, name = _range(feeder, self._arrival(feeder)), "rppkt"
         if name == "ppkt" and sent.channel_type == PORT:
             packets = _range(op, self.places.unused(op.rank, op.count))

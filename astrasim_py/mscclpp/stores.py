@@ -6,9 +6,10 @@ it is sent: into the same cells only if the send is sure to come after all that 
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from astrasim_py.msccl.operations import JOIN, RECEIVE, RECEIVES, SEND, Operation
+from astrasim_py.msccl.operations import JOIN, RECEIVE, RECEIVES, SEND, Operation, children_of
 from astrasim_py.msccl.thread_blocks import Assignment, OrderedBlock, conflict, waits_between
 
 
@@ -17,6 +18,36 @@ class BlockName(NamedTuple):
 
     rank: int
     number: int
+
+
+def set_places(ops: list[Operation]) -> None:
+    """Number operations in the order in which they begin where a chunk takes the same time between any two ranks.
+
+    Blocks that execute theirs in this order wait for nothing that comes later.
+    """
+    children = children_of(ops)
+    waiting = [len(op.parents) + (op.kind in RECEIVES) for op in ops]
+    ready = [0] * len(ops)
+    begins: list[tuple[int, bool, int]] = []  # a block is busy while it stores: the last thing to begin at a time
+    free: dict[tuple[int, int], int] = defaultdict(int)  # when two ranks can send the next message
+    queue = [(0, op.number) for op in ops if not waiting[op.number]]
+    heapify(queue)
+    while queue:
+        time, number = heappop(queue)
+        op, end, following = ops[number], time, children[number]
+        if op.kind == SEND:
+            pair = op.rank, op.peer.rank
+            time = max(time, free[pair])
+            end = free[pair] = time + op.count
+            following = [*following, op.peer]
+        begins.append((time, op.kind == SEND, number))
+        for child in following:
+            ready[child.number] = max(ready[child.number], end)
+            waiting[child.number] -= 1
+            if not waiting[child.number]:
+                heappush(queue, (ready[child.number], child.number))
+    for place, (_, _, number) in enumerate(sorted(begins)):
+        ops[number].place = place
 
 
 class Orders:
@@ -79,8 +110,8 @@ class StoreBlocks:
     def __init__(self, ops: list[Operation], ranks: int, most: int) -> None:
         sent: dict[tuple[int, int, int], int] = defaultdict(int)
         carriers: dict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)
-        for op in ops:
-            op.place = op.number
+        set_places(ops)
+        for op in sorted(ops, key=lambda op: op.place):
             if op.kind == SEND:
                 pair = op.rank, op.peer.rank
                 # Messages that the algorithm puts on channels of their own stay in blocks of their own.

@@ -6,6 +6,8 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
 
 import pytest
 from oracle.mscclpp_cells import Shape
@@ -21,6 +23,7 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.errors import AlgorithmError, OutputError, UsageError
 from astrasim_py.msccl.to_traces import algorithm_of, read_algorithm
 from astrasim_py.msccl.xml_reader import parse_program
+from astrasim_py.mscclpp import to_traces
 from astrasim_py.mscclpp.from_algorithm import plan_document
 from astrasim_py.mscclpp.reader import parse_plan
 from astrasim_py.mscclpp.verify import verify_plan
@@ -41,6 +44,7 @@ def scattered(a):
                 a[peer][owner] = a[owner][owner]
 
 
+@cache
 def synthesized(collective: str) -> Algorithm:
     mesh = build_topology(shape="mesh", dims=[2, 3], bandwidth="50 GB/s", latency="1 us")
     return emit(synthesize(mesh, collective, 6 * 2**20))
@@ -199,6 +203,40 @@ def test_a_window_of_sizes_is_written(tmp_path):
     plan = parse_plan(path.read_bytes())
     assert path.read_text() == plan_text(document)
     assert (plan.least, plan.most, plan.protocol, plan.collective) == (1024, 65536, "LL", "allgather")
+
+
+def test_a_plan_that_was_read_comes_back_as_it_was(tmp_path):
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    write_plan(first, build("ring", "all_reduce", 4), npus_per_node=2)
+    program = to_traces.read_algorithm(first)
+    assert write_plan(second, program) == json.loads(first.read_text())
+    assert second.read_bytes() == first.read_bytes()
+    windowed = write_plan(second, program, max_bytes=4096)
+    assert windowed == json.loads(first.read_text()) | {"max_message_size": 4096}
+    # Another protocol, or other nodes, need another plan.
+    for options in ({"protocol": "LL"}, {"npus_per_node": 4}):
+        again = parse_plan(plan_text(write_plan(second, program, **options)).encode())
+        assert verify_plan(again).correct
+        assert again.document != json.loads(first.read_text())
+
+
+def test_public_plans_come_back_as_they_were(golden, tmp_path):
+    read = 0
+    for path in sorted((golden / "mscclpp" / "plans").glob("*.json")):
+        with suppress(AlgorithmError):  # those that hang, or that executors refuse
+            program = to_traces.read_algorithm(path)
+            assert write_plan(tmp_path / "plan.json", program) == json.loads(path.read_text())
+            read += 1
+    assert read >= 36
+
+
+def test_public_plans_are_written_for_other_protocols(golden):
+    """Those that race, too: what is written is right."""
+    for name in ("repo__reduce_tbg", "single_node__allreduce_pkt", "multi_node__allgather"):
+        program = to_traces.read_algorithm(golden / "mscclpp" / "plans" / f"{name}.json")
+        for protocol in ("Simple", "LL"):
+            verdict = verify_plan(parse_plan(plan_text(plan_document(program, protocol=protocol)).encode()))
+            assert (verdict.problems, verdict.warnings) == ((), ())
 
 
 def test_says_what_plans_cannot_express(tmp_path):
