@@ -348,11 +348,13 @@ def _lost(traces: Sequence, form: str) -> list[str]:
             for name in _NOT_IN_MSCCL
             if any(t.has_column(name) and bool((t.column(name) != MISSING).any()) for t in distinct)
         }
+        if form == ".xml" and any(t.has_column("plan_role") for t in distinct):
+            lost.append("signals, nops, packets and proxies of the plan")
     lost += [f'attribute "{name}"' for name in sorted(attributes)]
     if form in _ALGORITHMS:
         names_read = {a.name for t in distinct for a in t.metadata if a.name not in STATED}
         names_kept = {a.name for t in distinct for a in t.metadata if kept_metadata(a)} if form == ".npz" else set()
-        lost += [f'metadata "{name}"' for name in sorted(names_read - names_kept) if not name.startswith("msccl_")]
+        lost += [f'metadata "{name}"' for name in sorted(names_read - names_kept) if not name.startswith("msccl")]
     return lost
 
 

@@ -131,7 +131,15 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
     if what is None:
         what = algorithm_from_traces(traces, args.collective, source=source, root=args.root)
     what = _renamed(what, source, args)
-    return source, what, verify(what, slots=args.slots, switch_slots=args.switch_slots, contract=contract)
+    verdict = verify(what, slots=args.slots, switch_slots=args.switch_slots, contract=contract)
+    if any(trace.has_column("plan_role") for trace in what.traces):
+        from astrasim_py.mscclpp.to_traces import recorded_plan
+        from astrasim_py.mscclpp.verify import verify_plan
+
+        plan = recorded_plan(what)
+        if plan is not None and not (judged := verify_plan(plan)).passes:
+            verdict = replace(verdict, warnings=(*verdict.warnings, f"the plan that it is from: {judged.problem}"))
+    return source, what, verdict
 
 
 def _is_scenario(source: PointName) -> bool:

@@ -404,15 +404,15 @@ class Execution:
                         if not self._contents[cell]:
                             where = self.cells.place(cell)
                             return f"nobody has written the packets of scratch chunk {where.chunk}", True
-        for key in self.blocks.counters(block, operation):
+        keys = self.blocks.counters(block, operation)
+        for key in keys:
             counter = self.counters[key]
-            if counter.value < 1:
+            if counter.value < keys.count(key):
                 if key[0] == "semaphore":
-                    return f"semaphore {key[2]} is 0", False
+                    return f"semaphore {key[2]} is {counter.value}", False
                 kind, source, _, turn = key
-                number = f", the {turn + 1}. between them" if turn else ""
                 return (
-                    f"rank {source} has signalled {counter.sent} times on the {kind} channel{number}, "
-                    f"and it waits for {counter.waits + 1}"
+                    f"rank {source} has signalled {counter.sent} times on {kind} channel {turn} between them, "
+                    f"and it waits for {counter.waits + keys.count(key)}"
                 ), False
         return "", False
