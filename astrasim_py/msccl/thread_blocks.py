@@ -277,8 +277,8 @@ class Assignment:
         return all(begin >= send.place for begin in begins)
 
     def _pair(self, fed: list[tuple[Operation, Operation]], *, any_count: bool) -> None:
-        """Join sides of connections in thread blocks: first those of most sends with the receives that feed them, then
-        those with one peer. `any_count`: also sides with messages of several chunks."""
+        """Join sides of connections in thread blocks: first those of most sends with the receives that feed them, of
+        equal ones those with one peer; then the rest of these. `any_count`: also where a message has several chunks."""
         links: Counter[_Block] = Counter(
             (send.rank, send.carrier, recv.peer.rank, send.peer.rank) for send, recv in fed
         )
@@ -291,7 +291,7 @@ class Assignment:
         receiving: dict[_Side, int] = {}  # receiving side -> peer sent to
         sending: dict[_Side, int] = {}
         same_peer = [(*side, side[2]) for side in self._receives if side in self._sends]
-        ranked = sorted(links, key=lambda key: (-links[key], key))
+        ranked = sorted(links, key=lambda key: (-links[key], key[2] != key[3], key))
         for rank, channel, source, target in (*ranked, *same_peer):
             receive, send = (rank, channel, source), (rank, channel, target)
             if receive in receiving or send in sending:

@@ -107,6 +107,15 @@ def test_only_latencies_are_added(name):
     assert 0 < added <= 2 * most_messages(algorithm) + 1
 
 
+def test_all_pairs_take_turns_on_a_switch_as_their_algorithm_does():
+    """Blocks begin together, and send in its order, so that no two ranks send to the same one."""
+    switch = ap.build_topology(shape="switch", npus=8, **LINK)
+    for kind, hops in (("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1), ("all_to_all", 1)):
+        algorithm = build("direct", kind, 8)
+        added = time(written(algorithm), 2**23, switch) - time(algorithm, 2**23, switch)
+        assert added == (hops + 1) * 2 * LATENCY
+
+
 def test_both_engines_time_a_written_plan_alike():
     algorithm = written(build("halving_doubling", "all_reduce", 8), npus_per_node=4)
     assert time(algorithm, 2**23) == time(algorithm, 2**23, engine="compiled")
