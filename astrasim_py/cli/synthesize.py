@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--threads", type=int, metavar="N", help="threads of the search (one per core)")
     add(how, "--fresh")
     out = parser.add_argument_group("what is written")
-    shared_options.add(out, "--output", note="X.npz, X.xml in MSCCL-IR, else a prefix of .et files")
+    shared_options.add(out, "--output", note="X.npz, X.xml, X.json (MSCCL++), else a prefix of .et files")
     shared_options.add(out, "--dialect", choices=MSCCL_DIALECTS, note="classic")
     out.add_argument("--clock", choices=("auto", "always", "never"), default="auto", help="hold times by a clock")
     out.add_argument("--write-occupied", metavar="FILE", help="write when every link is held (.csv), for --occupied")

@@ -146,7 +146,7 @@ def _request(args: argparse.Namespace, topology: Topology) -> Request:
     return Request(
         topology=topology, npus=npus, collective=kind, size=size, chunks=chunks, root=root,
         cost=CostModel(model=args.model, link_busy=args.link_busy), relays=args.relays, occupied=occupied,
-        transfers=_XML_TRANSFERS * topology.links if (args.output or "").endswith(".xml") else MAX_TRANSFERS,
+        transfers=_XML_TRANSFERS * topology.links if _without_clock(args.output) else MAX_TRANSFERS,
         seed=args.seed, rounds=args.rounds, budget=budget, memory=memory,
         exact=limit if args.exact else None, blocks=blocks,
     )  # fmt: skip
@@ -222,7 +222,11 @@ def _writable(args: argparse.Namespace) -> None:
             problem = f'"{name}" does not end in {" or ".join(suffixes)}'
             raise UsageError(f"--{option}", problem, f"write e.g. schedule{suffixes[0]}")
     if args.output is not None and (not args.output or args.output.endswith("/")):
-        raise UsageError("--output", f'"{args.output}" names no file', "write X.npz, X.xml, or the prefix of .et files")
+        raise UsageError("--output", f'"{args.output}" names no file', "write X.npz, X.xml, X.json, or a prefix of .et")
+    plans = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+    if (args.output or "").endswith(".json") and args.collective not in plans:
+        problem = f"MSCCL++ plans have no {args.collective}"
+        raise UsageError("--output", problem, f"write X.npz, or one of {', '.join(plans)}")
     if args.dialect is not None and not (args.output or "").endswith(".xml"):
         raise UsageError("--dialect", "is of MSCCL-IR, which is not written", "write e.g. -o X.xml, or drop it")
     targets = [target for target in (args.output, args.write_occupied, args.figure) if target]
@@ -230,6 +234,11 @@ def _writable(args: argparse.Namespace) -> None:
         raise UsageError("--out", "two files of one name", "name them differently")
     for target in targets:
         make_parent(target)
+
+
+def _without_clock(output: str | None) -> bool:
+    """Whether a file is of a format without durations: MSCCL-IR, or an MSCCL++ execution plan."""
+    return (output or "").endswith((".xml", ".json"))
 
 
 def _affordable(result: SynthesisResult, request: Request) -> bool:
@@ -274,6 +283,7 @@ def _written(result: SynthesisResult, args: argparse.Namespace, original: Topolo
         row["out"] = _write(args.output, algorithm, schedule.transfers, args.dialect)
         if args.output.endswith(".xml"):
             row["dialect"] = args.dialect or MSCCL_DIALECTS[0]
+        if _without_clock(args.output):
             # The file has no durations: simulate what it says.
             algorithm = read_algorithm(args.output)
             row |= {"clock": False, "verified": _verified(algorithm) if row["verified"] else None}
@@ -293,8 +303,8 @@ def _in_network(result: SynthesisResult, args: argparse.Namespace, algorithm: Al
     model = NetworkModel(model=network.cost.model, link_busy=network.cost.link_busy)
     machine = Problem(topology=topology, jobs=(), network=model)
     better = better_in_network(simulate, machine, algorithm, demand.size, network.npus)
-    if better is not None and args.output is not None and args.output.endswith(".xml"):
-        complain([f"in the network {better[0].name} takes {ns_number(better[1])} ns; MSCCL-IR has no switches"])
+    if better is not None and _without_clock(args.output):
+        complain([f"in the network {better[0].name} takes {ns_number(better[1])} ns; {args.output} has no switches"])
         better = None
     request = Request(
         topology=topology, npus=network.npus, collective=demand.collective, size=demand.size, root=demand.root
@@ -342,7 +352,7 @@ def _drawn(schedule: Schedule, kind: str) -> bytes:
 
 
 def _write(out: str, algorithm: Algorithm, transfers: int, dialect: str | None = None) -> str:
-    if not out.endswith((".npz", ".xml")) and transfers > MAX_ET:
+    if not out.endswith((".npz", ".xml", ".json")) and transfers > MAX_ET:
         out = f"{out}.npz"
         complain([f"{transfers} transfers are written as {out}, which every verb reads like .et files"])
     if out.endswith(".xml"):
@@ -371,13 +381,15 @@ def _runtime(row: dict) -> str | None:
 def _differences(row: dict, schedule: Schedule) -> list[str]:
     """Lines about the times of the algorithm that differ from the claimed ones."""
     lines = []
-    xml = bool(row["out"]) and row["out"].endswith(".xml")
+    form = "a plan" if (row["out"] or "").endswith(".json") else "MSCCL-IR" if _without_clock(row["out"]) else ""
     took = "" if row["simulated_ns"] is None else f": it takes {row['simulated_ns']} ns"
     if row["clock"] and row["out"]:
         lines.append("sends are posted by a clock: the claimed times hold for this size")
-    if xml and clock_needed(schedule.network):
-        lines.append(f"MSCCL-IR has no durations, so the clock that holds the claimed times is left out{took}")
-    elif row["difference_ns"] and xml:
+    if form and clock_needed(schedule.network):
+        lines.append(f"{form} has no durations, so the clock that holds the claimed times is left out{took}")
+    elif row["difference_ns"] and form == "a plan":
+        lines.append(f"signals and the begin and end of a plan take time, too{took}")
+    elif row["difference_ns"] and form:
         lines.append(f"thread blocks and channels of MSCCL-IR order some transfers otherwise{took}")
     elif row["difference_ns"]:
         lines.append(f"without a clock the claimed times are not kept{took}")

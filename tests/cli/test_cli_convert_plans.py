@@ -51,3 +51,17 @@ def test_refuses_what_a_target_has_no_word_for(tmp_path, capsys, target, options
     assert (code, out) == (2, "")
     assert problem in err
     assert not (tmp_path / target).exists()
+
+
+def test_synthesize_writes_plans(tmp_path, capsys):
+    from astrasim_py.cli.main import main
+
+    file = tmp_path / "plan.json"
+    words = ["synthesize", "--topology", "ring:4,bandwidth=50 GB/s,latency=500 ns", "--size", "1 MiB", "--threads", "1"]
+    assert main([*words, "--collective", "all_gather", "-o", str(file)]) == 0
+    assert "plan" in capsys.readouterr().err
+    assert main(["verify", str(file)]) == 0
+    assert "race-free    yes" in capsys.readouterr().out
+    assert main([*words, "--collective", "broadcast", "-o", str(tmp_path / "other.json")]) == 2
+    assert "MSCCL++ plans have no broadcast" in capsys.readouterr().err
+    assert not (tmp_path / "other.json").exists()
