@@ -65,10 +65,11 @@ def parts_of(plan: Plan, iterations: int = 1) -> int:
 
 
 class Cells:
-    """The numbers of all cells of a plan. `iterations`: of its pipelines. Raises ValueError: too many cells."""
+    """The numbers of all cells of a plan. `iterations`: of its pipelines; of these so many as `wrap` have scratch of
+    their own, and the next ones use it again. Raises ValueError: too many cells."""
 
-    def __init__(self, plan: Plan, iterations: int = 1) -> None:
-        self.plan, self.iterations = plan, iterations
+    def __init__(self, plan: Plan, iterations: int = 1, wrap: int | None = None) -> None:
+        self.plan, self.iterations, self.wrap = plan, iterations, wrap or iterations
         self.parts = parts_of(plan, iterations)
         self._layouts: list[tuple[int, int, int, int]] = []  # input, output, scratch, packets of each rank
         self._ends: list[int] = []
@@ -135,12 +136,13 @@ class Cells:
                 owners = [(rank, reference.buffer)]
             else:
                 owners = [reached(gpu, block, operation.channel_type, reference)]
-            begin, end = self._share(operation, reference.size, iteration)
-            start = reference.first * self.parts
-            return [
-                self.operand(owner, buffer, start + begin, start + end, packets=packets and buffer == SCRATCH)
-                for owner, buffer in owners
-            ]
+            start, out = reference.first * self.parts, []
+            for owner, buffer in owners:
+                scratch = buffer == SCRATCH
+                turn = iteration % self.wrap if scratch and iteration >= 0 else iteration
+                begin, end = self._share(operation, reference.size, turn)
+                out.append(self.operand(owner, buffer, start + begin, start + end, packets=packets and scratch))
+            return out
 
         def packets(rule: str, index: int) -> bool:
             return rule == "all" or (rule == "rest" and index > 0)
@@ -158,14 +160,14 @@ class Cells:
             yield Work(tuple(chain.from_iterable(sources)), tuple(chain.from_iterable(targets)))
 
     def _share(self, operation: Operation, size: int, iteration: int) -> tuple[int, int]:
-        """The parts, from the begin of its range, that a thread block handles of so many chunks."""
-        begin, end = 0, size * self.parts
-        if iteration >= 0:
-            width = operation.chunks * self.parts // self.iterations
-            begin, end = min(iteration * width, end), min((iteration + 1) * width, end)
+        """The parts, from the begin of its range, that a thread block handles of so many chunks: of its share of them
+        the slice of an iteration."""
         number, group = operation.share
-        length = end - begin
-        return begin + length * number // group, begin + length * (number + 1) // group
+        begin, end = size * self.parts * number // group, size * self.parts * (number + 1) // group
+        if iteration < 0:
+            return begin, end
+        width = operation.chunks * self.parts // self.iterations
+        return min(begin + iteration * width, end), min(begin + (iteration + 1) * width, end)
 
 
 def shared_offsets(plan: Plan, rank: int) -> tuple[int, int]:

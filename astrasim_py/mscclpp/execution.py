@@ -47,8 +47,8 @@ class Execution:
     ----------
     plan : Plan
         Without unknown operations, and without references beyond its buffers.
-    iterations : int
-        Of pipelines.
+    iterations, wrap : int
+        Of pipelines, and those that have scratch of their own; all by default.
     calls : int
         One after the other.
     lenient : bool
@@ -74,10 +74,11 @@ class Execution:
     """
 
     def __init__(
-        self, plan: Plan, *, iterations: int = 1, calls: int = 1, lenient: bool = False, backwards: bool = False
-    ) -> None:
+        self, plan: Plan, *, iterations: int = 1, wrap: int | None = None, calls: int = 1, lenient: bool = False,
+        backwards: bool = False,
+    ) -> None:  # fmt: skip
         self._lenient, self._backwards = lenient, backwards
-        self.plan, self.cells = plan, Cells(plan, iterations)
+        self.plan, self.cells = plan, Cells(plan, iterations, wrap)
         self.blocks = Blocks(plan, iterations)
         self._proxies = {
             key[::2]: len(self.blocks.blocks) + k
@@ -281,7 +282,7 @@ class Execution:
         port = operation.channel_type == PORT
         forwards = operation.name == "rppkt"
         if kind.reads_packets and any(
-            not self._contents[cell] for work in works for source in work.sources if source.packets
+            cell not in self._told for work in works for source in work.sources if source.packets
             for cell in source.cells
         ):  # fmt: skip
             return False
@@ -314,7 +315,8 @@ class Execution:
             data: list[int] = []
             for number, held in enumerate(self._read(agent, step, work.sources, unit, waits=waits)):
                 data = held if not number else list(map(values.add, data, held))
-            self._write(agent, step, work.targets, data, unit)
+            raw = work.sources[0] if agent >= len(self.blocks.blocks) and work.sources[0].packets else None
+            self._write(agent, step, work.targets, data, unit, raw)
 
     def _read(self, agent: int, step: Step, sources: tuple[Range, ...], unit: int, *, waits: bool) -> list[list[int]]:
         out, number = [], len(self._step_of)
@@ -332,7 +334,10 @@ class Execution:
             out.append([self._contents[cell] for cell in source.cells])
         return out
 
-    def _write(self, agent: int, step: Step, targets: tuple[Range, ...], data: list[int], unit: int) -> None:
+    def _write(
+        self, agent: int, step: Step, targets: tuple[Range, ...], data: list[int], unit: int, raw: Range | None
+    ) -> None:
+        """`raw`: packets that a proxy copies, with or without flag."""
         number = len(self._step_of) - 1
         told = None
         for target in targets:
@@ -343,7 +348,7 @@ class Execution:
                 access = Access(agent, self._own[agent], self._meetings[agent], unit, position, number)
                 self.accesses.write(cell, access, self._known[agent])
                 self._contents[cell] = value
-                if target.packets and told is not None:
+                if told is not None and target.packets and (raw is None or raw.cells[position] in self._told):
                     self._told[cell] = told
 
     def _enter(self, agent: int, step: Step, operand: Range) -> None:
@@ -401,7 +406,7 @@ class Execution:
             for work in self.cells.works(rank, tables, operation, step.iteration):
                 for source in work.sources:
                     for cell in source.cells if source.packets else ():
-                        if not self._contents[cell]:
+                        if cell not in self._told:
                             where = self.cells.place(cell)
                             return f"nobody has written the packets of scratch chunk {where.chunk}", True
         keys = self.blocks.counters(block, operation)

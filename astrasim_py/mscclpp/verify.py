@@ -16,11 +16,13 @@ from astrasim_py.mscclpp import limits
 from astrasim_py.mscclpp.accesses import Access, Race
 from astrasim_py.mscclpp.blocks import Step
 from astrasim_py.mscclpp.execution import Execution, Outside, Stuck
-from astrasim_py.mscclpp.ir import COLLECTIVES, INPUT, OUTPUT, Plan, pipelined, walk
+from astrasim_py.mscclpp.ir import COLLECTIVES, INPUT, OUTPUT, SCRATCH, Plan, pipelined, walk
 from astrasim_py.mscclpp.operations import KINDS
 from astrasim_py.verification.values import Values, terms_text
 from astrasim_py.verification.verifier import Verdict
 
+#: Bytes of scratch that is reused; and most operations that are executed to see what happens when it begins again.
+SCRATCH_BYTES, MAX_WRAPPED = 64 * 2**20, 2**16
 _BUFFERS = {"i": "input", "o": "output", "s": "scratch"}
 
 
@@ -90,10 +92,12 @@ class PlanVerdict(Verdict):
 
 
 class Findings(NamedTuple):
-    """What verification found of a plan; `first`: the execution of one iteration of pipelines, `longer` of two."""
+    """What verification found of a plan; `first`: the execution of one iteration of pipelines, `longer` of two,
+    `wrapped` of one more than scratch has room for."""
 
     first: Execution
     longer: Execution | None
+    wrapped: Execution | None
     weak: tuple[Outside, ...]  # ends that only relaxed signals order
     outside: tuple[Outside, ...]
 
@@ -106,6 +110,10 @@ def find(plan: Plan) -> Findings:
     """Execute a plan that is not ill-formed. With two halves of scratch the third call uses that of the first."""
     calls = 3 if plan.double_scratch else 2
     first = Execution(plan, calls=calls)
+    if any(len(counter.waiters) > 1 for counter in first.counters.values()) and not first.stuck:
+        # Which of them a signal lets go on is a matter of timing.
+        other = Execution(plan, calls=calls, backwards=True)
+        first = other if other.stuck else first
     longer = Execution(plan, iterations=2, calls=calls) if pipelined(plan) else None
     outside = tuple(finding for finding in first.outside if finding.kind != "unfinished put")
     weak: tuple[Outside, ...] = ()
@@ -113,7 +121,24 @@ def find(plan: Plan) -> Findings:
         strong = {finding[::2] for finding in Execution(plan, lenient=True).outside}
         weak = tuple(finding for finding in outside if finding.kind != "entry" and finding[::2] not in strong)
         outside = tuple(finding for finding in outside if finding not in weak)
-    return Findings(first, longer, weak, outside)
+    return Findings(first, longer, _wrapped(plan), weak, outside)
+
+
+def iterations_in_scratch(plan: Plan) -> int | None:
+    """Iterations of pipelines after which reused scratch begins again; None where it does not."""
+    chunks = max(gpu.chunks[SCRATCH] for gpu in plan.gpus)
+    pipelines = [operation for *_, operation in walk(plan) if operation.name == "pipeline"]
+    if not plan.reuses or not chunks or not pipelines:
+        return None
+    room = -(-SCRATCH_BYTES // (1 + plan.double_scratch) // chunks)
+    return max(1, min(room // (pipeline.chunks * pipeline.unit_bytes) for pipeline in pipelines))
+
+
+def _wrapped(plan: Plan) -> Execution | None:
+    room = iterations_in_scratch(plan)
+    if room is None or room * sum(1 for _ in walk(plan)) > MAX_WRAPPED:
+        return None
+    return Execution(plan, iterations=room + 1, wrap=room)
 
 
 def verify_plan(plan: Plan) -> PlanVerdict:
@@ -352,6 +377,13 @@ class _Judge:
     # -- hints
 
     def _hints(self) -> None:
+        wrapped = self.findings.wrapped
+        if wrapped is not None and (wrapped.races or wrapped.stuck) and not self.problems:
+            why = f"it never ends: {in_words(wrapped.stuck[0].step)}" if wrapped.stuck else ""
+            why = why or self._race(wrapped, wrapped.races[0], later=False).replace("\n  ", "; ")
+            self.warnings.append(
+                f"from {wrapped.cells.iterations} iterations of its pipelines scratch is used again: {why}"
+            )
         for finding in self.findings.weak[:1]:
             number = len(self.findings.weak)
             many = f"{number} accesses" if number > 1 else "1 access"

@@ -83,3 +83,16 @@ def test_the_order_of_execution_does_not_matter(golden, labels):
             contents = [sorted(run.values.contributions(value).items()) for value in run.contents]
             outcomes.append((pairs, stuck, contents, {(o.kind, o.cell) for o in run.outside}))
         assert outcomes[0] == outcomes[1], label["plan"]
+
+
+def test_scratch_that_is_used_again(golden, labels):
+    """64 MiB of 4 chunks hold 32 units of 512 KiB, as many as a semaphore of `repo__allreduce_pipeline` lets begin. The
+    other pipeline has no such semaphore, and 32 units of 1 MiB of 2 chunks.
+    """
+    warned = {
+        label["plan"]
+        for label in labels
+        for line in verify_plan(plan_of(golden, label)).warnings
+        if "from 33 iterations of its pipelines scratch is used again: race" in line
+    }
+    assert warned == {"single_node__allreduce_pipeline"}
