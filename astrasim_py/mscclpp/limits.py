@@ -26,7 +26,7 @@ from astrasim_py.mscclpp.ir import (
 from astrasim_py.mscclpp.json_places import path_of, position_of
 from astrasim_py.mscclpp.operations import KINDS
 
-#: Operations of a thread block, those in pipelines counted once: the only limit that executors check.
+#: Operations of a thread block, pipelines and those in them counted once: the only limit that executors check.
 MAX_OPERATIONS = 64
 #: Lengths of arrays that nothing checks: channels and remote buffers of a type of a block; channels, sources, targets
 #: and semaphores of an operation; barriers of a rank.
@@ -56,7 +56,7 @@ def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
             yield operation.path, f"executors do not know {operation.name[:40]}, and refuse the plan"
     for rank, gpu in enumerate(plan.gpus):
         for number, block in enumerate(gpu.blocks):
-            many = sum(len(operation.inner) or 1 for operation in block.operations)
+            many = sum(1 + len(operation.inner) for operation in block.operations)
             if many > MAX_OPERATIONS:
                 path = f"gpus[{rank}].threadblocks[{number}].ops"
                 yield path, f"has {many} operations, and executors refuse more than {MAX_OPERATIONS}"
