@@ -68,13 +68,28 @@ def collective_of(plan: Plan) -> tuple[str, int]:
 
 
 def iterations_for(plan: Plan, size: int | None) -> int:
-    """Iterations of the longest pipeline for a full buffer of `size` bytes; 1 without a size."""
+    """Iterations of the longest pipeline for a full buffer of `size` bytes, MAX_ITERATIONS at most; 1 without size."""
+    return min(_iterations(plan, size), MAX_ITERATIONS)
+
+
+def _iterations(plan: Plan, size: int | None) -> int:
     if size is None or not pipelined(plan):
         return 1
     _, chunks = collective_of(plan)
     pipelines = [operation for *_, operation in walk(plan) if operation.name == "pipeline"]
-    most = max(-(-p.chunks * size // (chunks * p.unit_bytes)) for p in pipelines)
-    return max(1, min(most, MAX_ITERATIONS))
+    return max(1, *(-(-p.chunks * size // (chunks * p.unit_bytes)) for p in pipelines))
+
+
+def doubts_of_size(plan: Plan, size: int) -> list[str]:
+    """Why the time of a full buffer of `size` bytes may not be that of an executor."""
+    collective, chunks = collective_of(plan)
+    doubts = []
+    if collective != CUSTOM and size % (chunks * plan.alignment):
+        doubts.append(f"executors refuse {size:,} B, which are not {chunks} equal chunks of whole {plan.alignment} B")
+    iterations = _iterations(plan, size)
+    if iterations > MAX_ITERATIONS:
+        doubts.append(f"its pipelines have {iterations:,} iterations, and {MAX_ITERATIONS:,} longer ones are simulated")
+    return doubts
 
 
 def algorithm_of(plan: Plan, size: int | None = None) -> Algorithm:
@@ -162,7 +177,7 @@ class _Lowering:
         self.readers: dict[int, list[int]] = defaultdict(list)
         #: By block and peer: arrivals since its last signal.
         self.arrivals: dict[tuple[tuple[int, int], int], list[int]] = defaultdict(list)
-        #: By port channel, as (rank, number): its last proxy node, its sends, and arrivals.
+        #: By port channel, as (rank, number): its last proxy node, its sends, and its last signal with arrivals since.
         self.proxy: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.sent: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.arrived: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -333,7 +348,9 @@ class _Lowering:
                 before, arrivals = self.chain[block], self.arrivals.pop((block, peer), [])
             send, receive = self._empty(rank, peer, PlanRole.SIGNAL, before)
             self.parents[receive].update(arrivals)
-            if operation.channel_type != PORT:
+            if operation.channel_type == PORT:
+                self.arrived[port] = [receive]
+            else:
                 chain.append(send)
             self._count(key, block, receive)
         self.chain[block] = chain or self.chain[block]
@@ -346,9 +363,9 @@ class _Lowering:
 
     def _count(self, key: tuple, block: tuple[int, int], handle: int) -> None:
         sent = self.signals[key]
-        before = [earlier for source, earlier in sent if source == block]
-        if before:
-            self.parents[handle].add(before[-1])
+        last = next((earlier for source, earlier in reversed(sent) if source == block), None)
+        if last is not None:
+            self.parents[handle].add(last)
         sent.append((block, handle))
         counter = self.run.counters[key]
         if counter.shared:
@@ -470,6 +487,7 @@ class _Lowering:
             if operation.name in ("pws", "pwsf"):
                 _, told = self._empty(step.rank, target.rank, PlanRole.SIGNAL, self.proxy[port])
                 self.parents[told].update(self.arrived[port])
+                self.arrived[port] = [told]
                 keys = self.run.blocks.counters(self.numbers[block], operation)
                 self._count(keys[number], block, told)
             if operation.name == "pwsf":
@@ -481,14 +499,16 @@ class _Lowering:
         rank, chain, source = step.rank, self.chain[block], work.sources[0]
         if KINDS[step.operation.name].reduces:
             own = next(operand for operand in work.sources if operand.rank == rank)
+            total = next(operand for operand in work.targets if operand.rank == rank)
             loads = [
                 self._load(block, operand, None, chain, PlanRole.MULTIMEM)
                 for operand in work.sources
                 if operand.rank != rank
             ]
+            chain = self._copy(rank, own, total, chain)
             for load in loads:
-                chain = self._reduce(rank, own, own, chain, payload=load)
-            source = own
+                chain = self._reduce(rank, total, total, chain, payload=load)
+            source = total
         ends: list[int] = []
         for target in work.targets:
             if target.rank == rank:

@@ -4,11 +4,12 @@ from dataclasses import fields
 from pathlib import Path
 
 from astrasim_py.core.cache import Memo
+from astrasim_py.core.digest import digest
 from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.core.notes import Notes
 from astrasim_py.mscclpp.ir import Plan
 from astrasim_py.mscclpp.reader import read_plan
-from astrasim_py.mscclpp.to_traces import algorithm_of, iterations_for
+from astrasim_py.mscclpp.to_traces import algorithm_of, doubts_of_size, iterations_for
 from astrasim_py.mscclpp.verify import verify_plan
 from astrasim_py.preparation.inputs import Preparation
 from astrasim_py.preparation.verdicts import enforce, kept_verdict
@@ -32,6 +33,7 @@ def plan_for_call(run: Preparation, place: str, notes: Notes, path: Path, call: 
     algorithm = run.read_once(
         _ALGORITHMS, [path], options, lambda: promised(algorithm_of(plan, call.size), call.collective)
     )
+    notes.warnings += [f"{place}: {path.name}: {doubt}" for doubt in doubts_of_size(plan, call.size)]
     if run.spec.verify is False:
         return algorithm.with_verdict(None)
 
@@ -39,6 +41,7 @@ def plan_for_call(run: Preparation, place: str, notes: Notes, path: Path, call: 
         verdict = verify_plan(plan)
         return Verdict(**{field.name: getattr(verdict, field.name) for field in fields(Verdict)})
 
-    verdict = kept_verdict(("plan", algorithm.digest()), judged)
+    # Plans of other orders can have the same nodes.
+    verdict = kept_verdict(("plan", digest(plan.document)), judged)
     enforce(run.spec, algorithm, verdict, place, notes.warnings.append)
     return algorithm.with_verdict(verdict.ok)
