@@ -136,8 +136,8 @@ def _verified(source: str, args: argparse.Namespace, contract) -> tuple[str, obj
         from astrasim_py.mscclpp.to_traces import recorded_plan
         from astrasim_py.mscclpp.verify import verify_plan
 
-        plan = recorded_plan(what)
-        if plan is not None and not (judged := verify_plan(plan)).passes:
+        recorded = recorded_plan(what)
+        if recorded is not None and not (judged := verify_plan(recorded)).passes:
             verdict = replace(verdict, warnings=(*verdict.warnings, f"the plan that it is from: {judged.problem}"))
     return source, what, verdict
 

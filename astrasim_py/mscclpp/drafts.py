@@ -1,6 +1,5 @@
 """Operations of a plan that is being written: by what they access, not yet by positions in lists."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from astrasim_py.mscclpp import limits
@@ -36,6 +35,10 @@ class Instruction:
     channels: tuple[Channel, ...] = ()
     semaphores: tuple[tuple[int, int], ...] = ()
     blocks: int = 0
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        return (*self.sources, *self.targets)
 
 
 @dataclass(slots=True)
@@ -119,58 +122,3 @@ def channel_of(a: BlockName, b: BlockName) -> Channel:
 
 def channel_ends(channel: Channel) -> tuple[int, int]:
     return channel[0].rank, channel[1].rank
-
-
-def block_document(
-    block: BlockName,
-    written: list[Instruction],
-    channels: Mapping[str, list[Channel]],
-    remote: Mapping[tuple[int, str], str],
-    buffers: Mapping[tuple[int, str], int],
-    semaphores: Mapping[tuple[int, int], int],
-) -> dict[str, object]:
-    """The JSON object of a thread block; its operations name positions in its lists."""
-    used = {(instruction.channel_type, channel) for instruction in written for channel in instruction.channels}
-    channels_of = {kind: [key for key in keys if (kind, key) in used] for kind, keys in channels.items()}
-    targets = {(target.rank, target.buffer) for instruction in written for target in instruction.targets}
-    reached = {kind: [key for key in buffers if key in targets and remote[key] == kind] for kind in (MEMORY, PORT)}
-
-    def reference(covered: Range, kind: str) -> dict[str, object]:
-        if covered.rank == block.rank:
-            where: dict[str, object] = {"type": covered.buffer}
-        else:
-            where = {"buffer_id": reached[kind].index((covered.rank, covered.buffer))}
-        return {**where, "index": covered.first, "size": covered.size}
-
-    def operation(instruction: Instruction) -> dict[str, object]:
-        fields: dict[str, object] = {"name": instruction.name}
-        for key, ranges in (("src_buff", instruction.sources), ("dst_buff", instruction.targets)):
-            if ranges:
-                fields[key] = [reference(covered, instruction.channel_type) for covered in ranges]
-        if instruction.channels and not (instruction.targets and instruction.channel_type == MEMORY):
-            positions = channels_of[instruction.channel_type]
-            fields["channel_ids"] = [positions.index(channel) for channel in instruction.channels]
-        if instruction.channel_type:
-            fields["channel_type"] = instruction.channel_type
-        if instruction.semaphores:
-            fields["semaphore_ids"] = [semaphores[pair] for pair in instruction.semaphores]
-        if instruction.blocks:
-            fields |= {"barrier_id": 0, "num_threadblocks": instruction.blocks}
-        if KINDS[instruction.name].reduces:
-            fields["reduce_op"] = "sum"
-        return fields
-
-    return {
-        "id": block.number,
-        "ops": [operation(instruction) for instruction in written],
-        "channels": [
-            {"channel_type": kind, "channel_ids": [channels[kind].index(c) for c in keys]}
-            for kind, keys in channels_of.items()
-            if keys
-        ],
-        "remote_buffer_refs": [
-            {"access_channel_type": kind, "remote_buffer_ids": [buffers[key] for key in keys]}
-            for kind, keys in reached.items()
-            if keys
-        ],
-    }

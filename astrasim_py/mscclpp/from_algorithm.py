@@ -20,7 +20,8 @@ from astrasim_py.msccl.lower import check_cells, graph_of
 from astrasim_py.msccl.operations import RECEIVE, RECEIVE_REDUCE, SEND, Cells, Operation, scratch_ends
 from astrasim_py.msccl.places import Places
 from astrasim_py.mscclpp import limits
-from astrasim_py.mscclpp.drafts import BlockDraft, Channel, Instruction, Range, block_document, channel_ends, channel_of
+from astrasim_py.mscclpp.documents import rank_documents
+from astrasim_py.mscclpp.drafts import BlockDraft, Instruction, Range, channel_of
 from astrasim_py.mscclpp.ir import COLLECTIVES, INPUT, MEMORY, OUTPUT, PORT, PROTOCOLS, SCRATCH
 from astrasim_py.mscclpp.stores import BlockName, Orders, StoreBlocks
 from astrasim_py.program.algorithm import Algorithm, place_of
@@ -136,7 +137,7 @@ def _within_limits(algorithm: Algorithm, packets: bool, node: int, place: str) -
         for problem in _beyond(written):
             where = f"rank {block.rank} block {block.number}"
             raise AlgorithmError(place, f"{where} {problem}", "use fewer chunks, or an algorithm of fewer peers")
-    return [writer.gpu(rank) for rank in range(algorithm.ranks)]
+    return rank_documents(writer.written, writer.places.ends)
 
 
 def _beyond(written: list[Instruction]) -> Iterator[str]:
@@ -187,11 +188,6 @@ class _PlanWriter:
         for operations in self.numbered.values():
             self._number_signals(operations)
         self.written = {block: self._write(block, operations) for block, operations in self.numbered.items()}
-        self.channels: dict[str, list[Channel]] = {}
-        for kind in (MEMORY, PORT):
-            of_kind = [instruction for written in self.written.values() for instruction in written]
-            of_kind = [instruction for instruction in of_kind if instruction.channel_type == kind]
-            self.channels[kind] = sorted({channel for instruction in of_kind for channel in instruction.channels})
 
     # -- operations
 
@@ -314,40 +310,6 @@ class _PlanWriter:
             written.work(Instruction("copy", (first,), (last,)))
         else:
             written.work(Instruction("re", (last, first), (last,)))
-
-    # -- documents
-
-    def gpu(self, rank: int) -> dict[str, object]:
-        """The JSON object of a rank, without its number and the chunks of its input and output."""
-        of_rank = {block: written for block, written in self.written.items() if block.rank == rank}
-        channels = {kind: [c for c in keys if rank in channel_ends(c)] for kind, keys in self.channels.items()}
-        remote: dict[tuple[int, str], str] = {}
-        semaphores: dict[tuple[int, int], int] = {}
-        for written in of_rank.values():
-            for instruction in written:
-                for pair in instruction.semaphores:
-                    semaphores.setdefault(pair, len(semaphores))
-                for reference in instruction.targets:
-                    if reference.rank != rank:
-                        remote[reference.rank, reference.buffer] = instruction.channel_type
-        buffers = {key: number for number, key in enumerate(sorted(remote))}
-        return {
-            "scratch_chunks": self.places.ends[rank],
-            "threadblocks": [
-                block_document(block, written, channels, remote, buffers, semaphores)
-                for block, written in of_rank.items()
-            ],
-            "channels": [
-                {"channel_type": kind, "connected_to": [sum(channel_ends(c)) - rank for c in keys]}
-                for kind, keys in channels.items()
-                if keys
-            ],
-            "remote_buffers": [
-                {"rank": owner, "type": buffer, "access_channel_types": [remote[owner, buffer]]}
-                for owner, buffer in buffers
-            ],
-            "semaphores": [{"init_value": 0} for _ in semaphores],
-        }
 
 
 def _batched(items: Sequence[_T], most: int) -> Iterator[tuple[_T, ...]]:
