@@ -44,19 +44,21 @@ class Accesses:
         self.reads: list[list[Access]] = [[] for _ in range(cells)]
         self.races: list[Race] = []
 
-    def read(self, cell: int, access: Access, known: np.ndarray, *, flagged: bool = False) -> None:
-        """`flagged`: of a packet, whose flag is the order."""
+    def read(self, cell: int, access: Access, written: np.ndarray, *, flagged: bool = False) -> None:
+        """`written`: by agent, the operations whose writes are known. `flagged`: of a packet, whose flag is the
+        order."""
         before = self.writes[cell]
         if before is not None and not flagged:
-            self._check("read after write", cell, before, access, known)
+            self._check("read after write", cell, before, access, written)
         self.reads[cell].append(access)
 
-    def write(self, cell: int, access: Access, known: np.ndarray) -> None:
+    def write(self, cell: int, access: Access, written: np.ndarray, read: np.ndarray) -> None:
+        """`written`, `read`: by agent, the operations whose writes, and whose reads, are known."""
         before = self.writes[cell]
         if before is not None:
-            self._check("write after write", cell, before, access, known)
-        for read in self.reads[cell]:
-            self._check("write after read", cell, read, access, known)
+            self._check("write after write", cell, before, access, written)
+        for earlier in self.reads[cell]:
+            self._check("write after read", cell, earlier, access, read)
         self.writes[cell], self.reads[cell] = access, []
 
     def _check(self, kind: str, cell: int, before: Access, access: Access, known: np.ndarray) -> None:

@@ -91,6 +91,8 @@ class Execution:
         self.knowledge = Knowledge(agents, plan.ranks)
         nothing = self.knowledge.nothing()
         self._known = [nothing] * agents
+        #: What all threads of a block had learned of reads at their last meeting.
+        self._read_before: list[np.ndarray] = [nothing[self.knowledge.reads]] * agents
         self._pending = [nothing.copy() for _ in range(agents)]
         self._own, self._met, self._meetings = [0] * agents, [0] * agents, [0] * agents
         self.counters: dict[tuple, Counter] = {}
@@ -147,6 +149,7 @@ class Execution:
             self._next_call()
         for agent, rank in enumerate(self.ranks_of):
             self._known[agent] = self.knowledge.begin(self._known[agent], rank)
+            self._read_before[agent] = self._known[agent][self.knowledge.reads].copy()
             self._pending[agent] = self.knowledge.nothing()
         self._told.clear()
         self._barriers: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -216,6 +219,7 @@ class Execution:
         self._join(block, self._pending[block])
         self._met[block] = self._own[block]
         self._meetings[block] += 1
+        self._read_before[block] = self._known[block][self.knowledge.reads].copy()
 
     def _barrier(self, block: int, step: Step) -> bool:
         here = self._barriers[step.rank, step.operation.barrier]
@@ -231,6 +235,7 @@ class Execution:
         )
         for other in here:
             self._join(other, told)
+            self._read_before[other] = self._known[other][self.knowledge.reads].copy()
             self._advance(other)
         here.clear()
         return True
@@ -245,7 +250,10 @@ class Execution:
 
     def _publication(self, block: int) -> np.ndarray:
         """What a release of a block tells: of its own operations those before its last meeting."""
-        return self.knowledge.published(self._known[block], block, self._met[block])
+        told = self._known[block].copy()
+        told[self.knowledge.reads] = self._read_before[block]
+        self.knowledge.add(told, block, self._met[block])
+        return told
 
     def _signal(self, block: int, operation: Operation) -> None:
         told = self._publication(block)
@@ -326,9 +334,10 @@ class Execution:
             for cell in source.cells if flagged else ():
                 self._join(agent, self._told[cell])
             self._enter(agent, step, source)
+            written, _ = self._order(agent, source)
             for position, cell in enumerate(source.cells):
                 access = Access(agent, self._own[agent], self._meetings[agent], unit, position, number)
-                self.accesses.read(cell, access, self._known[agent], flagged=flagged)
+                self.accesses.read(cell, access, written, flagged=flagged)
                 if not self._contents[cell]:
                     self.undefined.append((step, cell))
             out.append([self._contents[cell] for cell in source.cells])
@@ -342,14 +351,21 @@ class Execution:
         told = None
         for target in targets:
             self._enter(agent, step, target)
+            written, read = self._order(agent, target)
             if target.packets and told is None:
-                told = self.knowledge.published(self._known[agent], agent, self._own[agent])
+                told = self.knowledge.packet(self._known[agent], agent, self._own[agent])
             for position, (cell, value) in enumerate(zip(target.cells, data, strict=False)):
                 access = Access(agent, self._own[agent], self._meetings[agent], unit, position, number)
-                self.accesses.write(cell, access, self._known[agent])
+                self.accesses.write(cell, access, written, read)
                 self._contents[cell] = value
                 if told is not None and target.packets and (raw is None or raw.cells[position] in self._told):
                     self._told[cell] = told
+
+    def _order(self, agent: int, operand: Range) -> tuple[np.ndarray, np.ndarray]:
+        """By agent, the operations whose writes, and whose reads, come before an access; a packet that was read has
+        come."""
+        read = self._known[agent][self.knowledge.reads]
+        return (read if operand.packets else self._known[agent][self.knowledge.writes]), read
 
     def _enter(self, agent: int, step: Step, operand: Range) -> None:
         """Input and output of another rank may be touched once it is known to have begun."""
@@ -366,14 +382,14 @@ class Execution:
         for block, (rank, _) in enumerate(self.blocks.blocks):
             for told in (self._known[block], self._pending[block]):
                 np.maximum(ends[rank], told, out=ends[rank])
-            ends[rank][block] = self._own[block]
+            self.knowledge.add(ends[rank], block, self._own[block])
         for rank in range(plan.ranks):
             for cell in {*self.cells.whole(rank, INPUT), *self.cells.whole(rank, OUTPUT)}:
                 write, reads = self.accesses.writes[cell], self.accesses.reads[cell]
-                if write is not None and ends[rank][write.agent] < write.own:
+                if write is not None and ends[rank][self.knowledge.writes][write.agent] < write.own:
                     self.outside.append(Outside("exit write", self.step_of(write), cell))
                 for read in reads:
-                    if ends[rank][read.agent] < read.own:
+                    if ends[rank][self.knowledge.reads][read.agent] < read.own:
                         kind = "exit read" if self.ranks_of[read.agent] != rank else "unfinished put"
                         self.outside.append(Outside(kind, self.step_of(read), cell))
         self._ends = ends
