@@ -72,7 +72,11 @@ class Counter:
         for signal in self.signals:
             by_agent[signal.agent].append(signal)
         surplus = self.sent - count
-        return [s for sent in by_agent.values() for s in sent[: max(len(sent) - surplus, 0)]]
+        sure = [s for sent in by_agent.values() for s in sent[: max(len(sent) - surplus, 0)]]
+        if count > 0:
+            # Whichever came first, the wait comes after what all agents knew when they first signalled.
+            sure.append(Signal(-1, np.minimum.reduce([sent[0].told for sent in by_agent.values()])))
+        return sure
 
 
 class Blocks:
