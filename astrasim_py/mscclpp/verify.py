@@ -9,6 +9,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from astrasim_py.collectives.collective import promise_of
@@ -328,15 +329,17 @@ class _Judge:
                 for race in races:
                     ends = run.step_of(race.first), run.step_of(race.second)
                     pairs.setdefault(ends, (run, race, later))
-        for number, (run, race, later) in enumerate(pairs.values()):
-            if number == 0:
-                text = self._race(run, race, later)
-                first = run.step_of(race.first)
-                where = run.cells.place(race.cell)
-                self.no(
-                    "race", text.splitlines()[0], text, rank=where.rank, buffer=_BUFFERS[where.buffer],
-                    chunk=where.chunk, step=in_words(first),
-                )  # fmt: skip
+        for run, race, later in islice(pairs.values(), 1):
+            text = self._race(run, race, later)
+            first = run.step_of(race.first)
+            where = run.cells.place(race.cell)
+            # Without a counterexample of its own, the line says it all.
+            line, *ends = map(str.strip, text.splitlines())
+            problem = line if self.counterexample is None else f"{line}: {', '.join(ends)}"
+            self.no(
+                "race", problem, text, rank=where.rank, buffer=_BUFFERS[where.buffer], chunk=where.chunk,
+                step=in_words(first),
+            )  # fmt: skip
         kinds: dict[str, Outside] = {}
         outside = [finding for finding in self.findings.outside if not stuck or finding.kind == "entry"]
         for finding in outside:
