@@ -108,8 +108,8 @@ class SweptRecord(Record):
 class JobRow(Record):
     """A job of a point: a row of ``jobs.csv``."""
 
-    point: Annotated[str, About("name of the point")]
-    job: Annotated[str, About("name of the job")]
+    point: Annotated[str, About("its name")]
+    job: Annotated[str, About("its name")]
     ranks: Annotated[int, About("how many ranks it has")]
     arrival_ns: Annotated[Decimal, About("when it arrives", "ns")]
     finish_ns: Annotated[Number, About("end of its last node; empty if it is not done", "ns")] = None
@@ -141,12 +141,12 @@ class Row(SweptRecord):
     ``row.time_ns``, and ``row.time_ps`` the same as an integer of picoseconds.
     """
 
-    scenario: Annotated[str, About("name of the scenario")]
-    point: Annotated[str, About("name of the point")]
+    scenario: Annotated[str, About("its name")]
+    point: Annotated[str, About("its name")]
     sweep: Annotated[Texts, About("the swept values as written; a column for each in `summary.csv`")]
-    topology: Annotated[str | None, About("name of the topology")] = None
-    algorithm: Annotated[str | None, About("name of the algorithm, where the point is one collective")] = None
-    size_bytes: Annotated[int | None, About("size of the buffer, where the point is one collective", "bytes")] = None
+    topology: Annotated[str | None, About("its name")] = None
+    algorithm: Annotated[str | None, About("its name, of one collective")] = None
+    size_bytes: Annotated[int | None, About("size of the buffer, of one collective", "bytes")] = None
     npus: Annotated[int | None, About("NPUs of the topology")] = None
     engine: Annotated[
         str | None,
@@ -157,10 +157,8 @@ class Row(SweptRecord):
     bound_ns: Annotated[Number, About("lower bound, where one [applies](semantics.md#measures)", "ns")] = None
     bound_by: Annotated[str | None, About("what [proves](semantics.md#measures) the lower bound")] = None
     efficiency: Annotated[Number, About("lower bound over time: 1 is perfect")] = None
-    algbw_GBps: Annotated[Number, About("size over time, where the point is one collective", "GB/s")] = None
-    busbw_GBps: Annotated[
-        Number, About("bus bandwidth as of nccl-tests, where the point is one collective", "GB/s")
-    ] = None
+    algbw_GBps: Annotated[Number, About("size over time, of one collective", "GB/s")] = None
+    busbw_GBps: Annotated[Number, About("bus bandwidth as of nccl-tests, of one collective", "GB/s")] = None
     exposed_comm_ns: Annotated[Number, About("exposed communication, the largest over ranks", "ns")] = None
     messages: Annotated[int | None, About("messages")] = None
     message_hops: Annotated[int | None, About("messages, counted once for each link that they cross")] = None
@@ -233,14 +231,14 @@ class RunRow(Row):
 class CollectiveRow(Record):
     """A call of a collective: a row of ``collectives.csv``."""
 
-    point: Annotated[str, About("name of the point")]
+    point: Annotated[str, About("its name")]
     instance: Annotated[int, About("number of the call")]
     job: Annotated[str, About("its job, of several")]
     group: Annotated[str, About("its process group")]
     type: Annotated[str, About("which collective")]
     ranks: Annotated[int, About("ranks of the group")]
     size: Annotated[int, About("full buffer", "bytes")]
-    algorithm: Annotated[str, About("name of the algorithm")]
+    algorithm: Annotated[str, About("its name")]
     start_ns: Annotated[Number, About("first start over ranks", "ns")]
     end_ns: Annotated[Number, About("last end over ranks", "ns")]
     time_ns: Annotated[Number, About("from start to end", "ns")]
@@ -279,7 +277,7 @@ class WaitingRow(Record):
     channel: Annotated[int | None, About("channel of a connection without a free slot; -1: its tag", kept="set")] = None
     slots: Annotated[int, About("slots of that connection", kept="set")] = 0
     job: Annotated[str, About("its job, of several", kept="set")] = ""
-    switch: Annotated[str, About("name of the switch that waits", kept="set")] = ""
+    switch: Annotated[str, About("name of the switch", kept="set")] = ""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -287,7 +285,7 @@ class CalledAlgorithm(Record):
     """An algorithm that carried out calls."""
 
     collective: Annotated[str, About("which collective")]
-    name: Annotated[str, About("name of the algorithm")]
+    name: Annotated[str, About("its name")]
     ranks: Annotated[int, About("ranks that it is of")]
     correct: Annotated[bool | None, About("verdict of the verifier; null: not verified")]
     protocol: Annotated[str, About("protocol of its messages", kept="set")] = ""
@@ -367,7 +365,7 @@ class Manifest(Record):
     format: Annotated[int, About("version of the folder's layout")] = FORMAT
     package: Annotated[str, About("who wrote it")] = "astrasim-py"
     version: Annotated[str, About("version of the package")] = ""
-    folder: Annotated[str, About("name of the folder")]
+    folder: Annotated[str, About("its name")]
     status: Annotated[str, About("as in the row")]
     exit_code: Annotated[int, About("what a command ends with that runs only this point")]
     engine: Annotated[str, About("as in the row")] = ""
@@ -376,8 +374,8 @@ class Manifest(Record):
     limits: Annotated[Mapping[str, int | None], About("limits of the run")]
     collectives: Annotated[bool, About("whether the table of collectives is kept", kept="set")] = True
     front_end: Annotated[str, About("`astra_sim`, of ASTRA-sim's inputs", kept="set")] = ""
-    scenario: Annotated[str, About("name of the scenario")]
-    point: Annotated[str, About("name of the point")]
+    scenario: Annotated[str, About("its name")]
+    point: Annotated[str, About("its name")]
     digest: Annotated[str, About("identity of the point: whatever can change its records changes it")]
     sweep: Annotated[Texts, About("the swept values as written")]
     seeds: Annotated[Mapping[str, Any], About("by key, the seeds")] = field(default_factory=dict)
