@@ -334,8 +334,8 @@ class _Judge:
             first = run.step_of(race.first)
             where = run.cells.place(race.cell)
             # Without a counterexample of its own, the line says it all.
-            line, *ends = map(str.strip, text.splitlines())
-            problem = line if self.counterexample is None else f"{line}: {', '.join(ends)}"
+            line, *both = map(str.strip, text.splitlines())
+            problem = line if self.counterexample is None else f"{line}: {', '.join(both)}"
             self.no(
                 "race", problem, text, rank=where.rank, buffer=_BUFFERS[where.buffer], chunk=where.chunk,
                 step=in_words(first),
