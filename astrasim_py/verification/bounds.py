@@ -309,7 +309,12 @@ def may_reduce(topology: Topology, algorithms: Iterable[Algorithm] = ()) -> bool
     Presets of machines also name them, for algorithms in the network.
     """
     stated = topology.computing is not None and not topology.computing.of_machine
-    return stated or any(algorithm.actors for algorithm in algorithms)
+    return stated or any(algorithm.actors or _multimem(algorithm) for algorithm in algorithms)
+
+
+def _multimem(algorithm: Algorithm) -> bool:
+    roles = [trace.column("plan_role") for trace in algorithm.given if trace.has_column("plan_role")]
+    return any((of_rank == 12).any() for of_rank in roles)  # PlanRole.MULTIMEM
 
 
 def member_times(

@@ -13,6 +13,7 @@ from astrasim_py.mscclpp.reader import plan_of, read_plan
 from astrasim_py.mscclpp.to_traces import algorithm_of, iterations_for, recorded_plan
 from astrasim_py.mscclpp.verify import verify_plan
 from astrasim_py.program.files import read_algorithm as read_columns
+from astrasim_py.verification.bounds import may_reduce
 from astrasim_py.verification.verifier import verify
 
 
@@ -129,3 +130,11 @@ def test_time_of_a_put_a_signal_and_a_wait():
         run = ap.simulate(ap.collective("custom", size, topology, algorithm=algorithm), engine=engine)
         # The signal is sent once the stores are delivered.
         assert run.makespan == 3 * 10**6 + size // 2 * 100
+
+
+def test_bounds_allow_for_multimem(plans):
+    """A switch that adds takes each rank's bytes once, fewer than all_reduces between ranks need."""
+    topology = ap.build_topology(preset="dgx_h100")
+    for name, plan in plans.items():
+        multimem = any(operation.channel_type == "switch" for *_, operation in walk(plan))
+        assert may_reduce(topology, [algorithm_of(plan)]) is multimem, name
