@@ -13,6 +13,11 @@ Path: TypeAlias = tuple[str | int, ...]
 _DECODER = json.JSONDecoder()
 _SPACE = " \t\r\n"
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|([{}\[\]])', re.DOTALL)
+#: Escapes of half a character, without the other half.
+_HALF = re.compile(
+    r"(?i)(?<!\\)(?:\\\\)*"
+    r"(?:\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2})"
+)
 _REMEDY = "write it again with its producer"
 
 
@@ -32,7 +37,12 @@ def text_of(data: bytes, place: str) -> str:
 
 
 def parsed(text: str, place: str) -> object:
-    """The value of a JSON text. Raises AlgorithmError: it is no JSON, is too deep, or has a key twice."""
+    """The value of a JSON text. Raises AlgorithmError: it is no JSON, is too deep, or has a key twice or half a
+    character."""
+    half = _HALF.search(text) if "\\ud" in text or "\\uD" in text else None
+    if half:
+        line, column = _line(text, half.start())
+        raise AlgorithmError(f"{place}:{line}:{column}", f"{half[0]} is half a character", "write its other half, too")
     try:
         return json.loads(text, object_pairs_hook=unique_keys)
     except json.JSONDecodeError as error:

@@ -308,10 +308,7 @@ class _Lowering:
         elif name in ("signal", "rlxsignal"):
             self._signal(block, step)
         elif name == "sem_release":
-            handle = self._node(step.rank, _COMP, PlanRole.SIGNAL, self.chain[block])
-            self.chain[block] = [handle]
-            for key in self.run.blocks.counters(self.numbers[block], operation):
-                self._count(key, block, handle)
+            self._release(block, step)
         elif name in ("wait", "rlxwait", "sem_acquire"):
             self._wait(block, step)
         elif name == "flush":
@@ -354,6 +351,16 @@ class _Lowering:
                 chain.append(send)
             self._count(key, block, receive)
         self.chain[block] = chain or self.chain[block]
+
+    def _release(self, block: tuple[int, int], step: Step) -> None:
+        """A node for all semaphores; of counters of several blocks, and of one named twice, a node for each."""
+        keys = self.run.blocks.counters(self.numbers[block], step.operation)
+        before, handles = self.chain[block], list[int]()
+        for number, key in enumerate(keys):
+            if not handles or key in keys[:number] or self.run.counters[key].shared:
+                handles.append(self._node(step.rank, _COMP, PlanRole.SIGNAL, before))
+            self._count(key, block, handles[-1])
+        self.chain[block] = handles
 
     def _request(self, rank: int, port: tuple[int, int], after: Iterable[int]) -> int:
         """A block asks the proxy of a port channel, which then does what follows it. Returns the request."""

@@ -138,3 +138,24 @@ def test_bounds_allow_for_multimem(plans):
     for name, plan in plans.items():
         multimem = any(operation.channel_type == "switch" for *_, operation in walk(plan))
         assert may_reduce(topology, [algorithm_of(plan)]) is multimem, name
+
+
+@pytest.mark.parametrize(("released", "semaphores"), [([0, 0], 1), ([0, 1], 2)])
+def test_a_release_of_several_semaphores_counts_in_each(released, semaphores):
+    """Two blocks release all; two others acquire each as often."""
+    acquired = [{"name": "sem_acquire", "semaphore_ids": [k]} for k in released]
+    blocks = [[{"name": "sem_release", "semaphore_ids": released}]] * 2 + [acquired] * 2
+    gpu = {
+        "id": 0,
+        "input_chunks": 1,
+        "output_chunks": 1,
+        "scratch_chunks": 0,
+        "threadblocks": [{"id": number, "ops": ops} for number, ops in enumerate(blocks)],
+        "semaphores": [{"init_value": 0}] * semaphores,
+    }
+    plan = plan_of({"name": "s", "collective": "test", "protocol": "Simple", "inplace": False, "gpus": [gpu]})
+    assert verify_plan(plan).passes
+    program = algorithm_of(plan).program
+    counted, awaited = (program.column(name).tolist() for name in ("counter", "count_of"))
+    assert {counted.count(counter) for counter in range(semaphores)} == {2 * len(released) // semaphores}
+    assert set(range(semaphores)) <= {*awaited}
