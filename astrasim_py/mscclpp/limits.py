@@ -19,6 +19,7 @@ from astrasim_py.mscclpp.ir import (
     Local,
     Operation,
     Plan,
+    Remote,
     group_of,
     reached,
     walk,
@@ -60,7 +61,20 @@ def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
             if many > MAX_OPERATIONS:
                 path = f"gpus[{rank}].threadblocks[{number}].ops"
                 yield path, f"has {many} operations, and executors refuse more than {MAX_OPERATIONS}"
+    yield from _misled(plan)
     yield from _beyond(plan)
+
+
+def _misled(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Requests to a port channel of one rank for a buffer of another."""
+    for rank, number, operation in walk(plan):
+        gpu, block = plan.gpus[rank], plan.gpus[rank].blocks[number]
+        if operation.channel_type != PORT:
+            continue
+        for position, target in zip(operation.channels, operation.targets, strict=False):
+            peer = gpu.peers[PORT][block.channels[PORT][position]]
+            if isinstance(target, Remote) and (owner := reached(gpu, block, PORT, target).rank) != peer:
+                yield operation.path, f"{operation.name} writes to rank {owner} over a channel to rank {peer}"
 
 
 def _beyond(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -206,6 +206,7 @@ class _Reader:
         self.switches: list[SwitchChannel] = []
         self.rank = path[-1]
         self.every(gpu, "channels", path, self.channel)
+        self.accesses: list[tuple[str, ...]] = []  # channel types of the remote buffers
         self.buffers = self.every(gpu, "remote_buffers", path, self.remote_buffer)
         self.semaphores = self.every(gpu, "semaphores", path, self.semaphore)
         return Gpu(
@@ -257,7 +258,8 @@ class _Reader:
 
     def remote_buffer(self, value: object, path: Path) -> RemoteBuffer:
         buffer = self.mapping(value, path, "buffer")
-        self.every(buffer, "access_channel_types", path, self.word(MEMORY, PORT))
+        kinds = self.every(buffer, "access_channel_types", path, self.word(MEMORY, PORT))
+        self.accesses.append(kinds or (MEMORY, PORT))
         rank = self.of(buffer, "rank", path, self.peer)
         return RemoteBuffer(rank, self.of(buffer, "type", path, self.word(*BUFFERS)))
 
@@ -282,8 +284,12 @@ class _Reader:
                 else:
                     there = len(self.switches) if name == SWITCH else len(self.peers[name])
                     what = f"{name} channels"
-                found = self.of(entry, numbers, path, self.listed(self.one_of(there, what)))
-                into[name] = into.get(name, ()) + found
+                listed = self.of(entry, numbers, path, self.listed(self.one_of(there, what)))
+                for place, number in enumerate(listed if into is self.references else ()):
+                    if name != SWITCH and name not in self.accesses[number]:
+                        problem = f"is {number}, a buffer that is not for {name} channels"
+                        self.refuse((*path, numbers, place), problem, "add it to its access_channel_types")
+                into[name] = into.get(name, ()) + listed
 
             self.every(block, key, path, read)
         operations = self.of(block, "ops", path, self.listed(self.operation))
