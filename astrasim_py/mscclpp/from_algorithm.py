@@ -7,7 +7,7 @@ be in use when its message is sent, takes it from scratch. Blocks of a rank wait
 messages are packets in scratch, of which there are two halves, and need no signals.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -30,6 +30,10 @@ _LETTERS = {Buffer.INPUT: INPUT, Buffer.OUTPUT: OUTPUT, Buffer.SCRATCH: SCRATCH}
 _NAMES = {name: plan_name for plan_name, name in COLLECTIVES.items()}
 #: Assignments of thread blocks that are tried to keep within the limits.
 _ATTEMPTS = 8
+#: Thread blocks of a GPU at most. They wait for each other, so all must run at once: an A100 has so many processors.
+MAX_BLOCKS = 108
+#: Operations at most, since what comes before each one is held as bits: half a GiB for so many.
+MAX_STEPS = 2**16
 _BYTES = 2**64 - 1
 _T = TypeVar("_T")
 
@@ -108,6 +112,9 @@ def _within_limits(algorithm: Algorithm, packets: bool, node: int, place: str) -
     """Thread blocks and channels of all ranks."""
     graph = graph_of(algorithm, place)
     ops = graph.operations()
+    remedy = "use fewer chunks, or an algorithm of fewer messages"
+    if len(ops) > MAX_STEPS:
+        raise AlgorithmError(place, f"has {len(ops)} operations, and plans are written of {MAX_STEPS}", remedy)
     orders = Orders(ops)
     answered = orders.answered()
     across = [op for op in ops if op.kind == SEND and op.rank // node != op.peer.rank // node]
@@ -123,6 +130,11 @@ def _within_limits(algorithm: Algorithm, packets: bool, node: int, place: str) -
     most = max(limits.MAX_OPERATIONS, len(ops))
     for _ in range(_ATTEMPTS):
         blocks = StoreBlocks(ops, algorithm.ranks, most)
+        needed = max(map(len, blocks.blocks))
+        if needed > MAX_BLOCKS:
+            problem = f"needs {needed} thread blocks of a gpu, and at most {MAX_BLOCKS} surely run at once"
+            raise AlgorithmError(place, problem, remedy)
+        blocks.connect()
         writer = _PlanWriter(blocks, Places(scratch_ends(graph.steps), graph.cells), messages)
         longest = max((len(written) for written in writer.written.values()), default=0)
         if longest <= limits.MAX_OPERATIONS or most == 1:
@@ -136,7 +148,7 @@ def _within_limits(algorithm: Algorithm, packets: bool, node: int, place: str) -
     for block, written in writer.written.items():
         for problem in _beyond(written):
             where = f"rank {block.rank} block {block.number}"
-            raise AlgorithmError(place, f"{where} {problem}", "use fewer chunks, or an algorithm of fewer peers")
+            raise AlgorithmError(place, f"{where} {problem}", remedy)
     return rank_documents(writer.written, writer.places.ends)
 
 
@@ -187,6 +199,8 @@ class _PlanWriter:
         }
         for operations in self.numbered.values():
             self._number_signals(operations)
+        self.senders = {name for name, held in self.numbered.items() if any(op.kind == SEND for op in held)}
+        self.senders_of = Counter(name.rank for name in self.senders)
         self.written = {block: self._write(block, operations) for block, operations in self.numbered.items()}
 
     # -- operations
@@ -239,14 +253,9 @@ class _PlanWriter:
                 for batch in _batched(channels, limits.MAX_OPERATION_CHANNELS):
                     add = written.tell if name == "signal" else written.wait
                     add(prefix + name, channel_type, channels=batch)
-        senders = [
-            name
-            for name, held in self.numbered.items()
-            if name.rank == block.rank and any(op.kind == SEND for op in held)
-        ]
         # Blocks that begin together take links in their order, which is that of the algorithm's sends.
-        if block in senders and len(senders) > 1:
-            written.meet_others(len(senders))
+        if block in self.senders and self.senders_of[block.rank] > 1:
+            written.meet_others(self.senders_of[block.rank])
 
     def _send(self, block: BlockName, op: Operation, written: BlockDraft, *, is_last: bool) -> None:
         (_, cells, _), *_ = self.places.work(op)

@@ -103,8 +103,8 @@ class StoreBlocks:
     """The thread blocks of all ranks. `most`: messages that one of them sends to a peer, and its copies and sums.
 
     `blocks`: by rank. `where`: block and position of operations, by number. `waits`: what each operation of a block
-    waits for, as (other block, position in it). `releases`: by block and position, the blocks
-    of its rank that wait for it.
+    waits for, as (other block, position in it). `releases`: by block and position, the blocks of its rank that wait for
+    it. Only `blocks` is there before `connect`.
     """
 
     def __init__(self, ops: list[Operation], ranks: int, most: int) -> None:
@@ -123,8 +123,12 @@ class StoreBlocks:
         side_by_side = max(map(len, carriers.values()), default=1)
         local = min(most, -(-max(alone.values(), default=1) // side_by_side))
         self.blocks: list[list[OrderedBlock]] = Assignment(ops, ranks, stores=True, local=local).blocks
-        joining: list[list[Operation]] = [[] for _ in range(ranks)]
-        for op in ops:
+        self._ops = ops
+
+    def connect(self) -> None:
+        """Decide what operations wait for."""
+        joining: list[list[Operation]] = [[] for _ in self.blocks]
+        for op in self._ops:
             if op.kind == JOIN:
                 joining[op.rank].append(op)
         self.waits = [waits_between(*pair, {}) for pair in zip(self.blocks, joining, strict=True)]

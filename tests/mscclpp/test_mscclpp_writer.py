@@ -23,7 +23,7 @@ from astrasim_py.chakra.schema import NodeType
 from astrasim_py.core.errors import AlgorithmError, OutputError, UsageError
 from astrasim_py.msccl.to_traces import algorithm_of, read_algorithm
 from astrasim_py.msccl.xml_reader import parse_program
-from astrasim_py.mscclpp import to_traces
+from astrasim_py.mscclpp import from_algorithm, to_traces
 from astrasim_py.mscclpp.from_algorithm import plan_document
 from astrasim_py.mscclpp.reader import parse_plan
 from astrasim_py.mscclpp.verify import verify_plan
@@ -195,6 +195,15 @@ def test_long_blocks_are_cut():
     verdict = verify_plan(parse_plan(plan_text(document).encode()))
     assert verdict.correct
     assert verdict.race_free
+
+
+def test_refuses_more_blocks_than_run_at_once(monkeypatch):
+    many = build("ring", "all_reduce", 8, chunks=64)
+    with pytest.raises(AlgorithmError, match=r"needs \d+ thread blocks of a gpu, and at most 108 surely run at once"):
+        plan_document(many)
+    monkeypatch.setattr(from_algorithm, "MAX_STEPS", 14_335)
+    with pytest.raises(AlgorithmError, match="has 14336 operations, and plans are written of 14335"):
+        plan_document(many)
 
 
 def test_a_window_of_sizes_is_written(tmp_path):
