@@ -5,11 +5,13 @@ A counter has a key: (channel type, from, to, number) for a channel, ("semaphore
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.mscclpp.ir import PORT, SWITCH, Operation, Plan, ThreadBlock
+from astrasim_py.mscclpp.ir import PORT, SWITCH, Operation, Plan, ThreadBlock, iterations_by_byte
 
 
 class Step(NamedTuple):
@@ -82,11 +84,12 @@ class Counter:
 class Blocks:
     """The thread blocks of a plan, with their steps in order, and its channels by the numbers of both ends.
 
-    `plan`: whose operations are all known. `iterations`: of pipelines.
+    `plan`: whose operations are all known. `iterations`: of its longest pipeline.
     """
 
     def __init__(self, plan: Plan, iterations: int = 1) -> None:
         self.plan = plan
+        chunk_bytes = iterations / max(iterations_by_byte(plan), default=Fraction(1))
         self.steps: list[list[Step]] = []
         self.blocks: list[tuple[int, ThreadBlock]] = []
         #: By rank, channel type and number: the two counters of the channel, as (type, from, to, number).
@@ -104,7 +107,7 @@ class Blocks:
                     [
                         Step(rank, number, index, inner, iteration)
                         for index, operation in enumerate(block.operations)
-                        for iteration, inner in _unrolled(operation, iterations)
+                        for iteration, inner in _unrolled(operation, chunk_bytes)
                     ]
                 )
 
@@ -127,11 +130,10 @@ class Blocks:
         return rank, tables.channels[PORT][operation.channels[position]]
 
 
-def _unrolled(operation: Operation, iterations: int) -> list[tuple[int, Operation]]:
+def _unrolled(operation: Operation, chunk_bytes: Fraction) -> list[tuple[int, Operation]]:
+    """By iteration, the operations of a pipeline for chunks of so many bytes; others as they are."""
     if operation.name != "pipeline":
         return [(-1, operation)]
-    return [(j, _in_pipeline(inner, operation)) for j in range(iterations) for inner in operation.inner]
-
-
-def _in_pipeline(inner: Operation, pipeline: Operation) -> Operation:
-    return replace(inner, chunks=pipeline.chunks)
+    many = ceil(chunk_bytes * operation.chunks / operation.unit_bytes)
+    inner = [replace(inner, chunks=operation.chunks, iterations=many) for inner in operation.inner]
+    return [(iteration, operation) for iteration in range(many) for operation in inner]

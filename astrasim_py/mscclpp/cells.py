@@ -60,12 +60,12 @@ class Place(NamedTuple):
 
 
 def parts_of(plan: Plan, iterations: int = 1) -> int:
-    """Parts of a chunk, for pipelines of so many iterations."""
+    """Parts of a chunk, where the longest pipeline has so many iterations."""
     return lcm(*(operation.share[1] for *_, operation in walk(plan))) * iterations
 
 
 class Cells:
-    """The numbers of all cells of a plan. `iterations`: of its pipelines; of these so many as `wrap` have scratch of
+    """The numbers of all cells of a plan. `iterations`: of its longest pipeline; so many as `wrap` have scratch of
     their own, and the next ones use it again. Raises ValueError: too many cells."""
 
     def __init__(self, plan: Plan, iterations: int = 1, wrap: int | None = None) -> None:
@@ -166,7 +166,7 @@ class Cells:
         begin, end = size * self.parts * number // group, size * self.parts * (number + 1) // group
         if iteration < 0:
             return begin, end
-        width = operation.chunks * self.parts // self.iterations
+        width = -(-operation.chunks * self.parts // operation.iterations)
         return min(begin + iteration * width, end), min(begin + (iteration + 1) * width, end)
 
 

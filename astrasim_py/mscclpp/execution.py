@@ -48,7 +48,7 @@ class Execution:
     plan : Plan
         Without unknown operations, and without references beyond its buffers.
     iterations, wrap : int
-        Of pipelines, and those that have scratch of their own; all by default.
+        Of the longest pipeline, and those that have scratch of their own; all by default.
     calls : int
         One after the other.
     lenient : bool

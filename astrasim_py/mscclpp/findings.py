@@ -7,7 +7,7 @@ from typing import NamedTuple
 from astrasim_py.mscclpp.accesses import Race
 from astrasim_py.mscclpp.blocks import Step
 from astrasim_py.mscclpp.execution import Execution, Outside
-from astrasim_py.mscclpp.ir import SCRATCH, Plan, pipelined, walk
+from astrasim_py.mscclpp.ir import SCRATCH, Plan, iterations_of_longest, pipelined, walk
 from astrasim_py.verification.verifier import Verdict
 
 #: Bytes of scratch that is reused; and most operations that are executed to see what happens when it begins again.
@@ -80,8 +80,8 @@ class PlanVerdict(Verdict):
 
 
 class Findings(NamedTuple):
-    """What verification found of a plan; `first`: the execution of one iteration of pipelines, `longer` of two,
-    `wrapped` of one more than scratch has room for."""
+    """What verification found of a plan; `first`: the execution of one iteration of the shortest pipeline,
+    `longer` of two, `wrapped` of one more than scratch has room for."""
 
     first: Execution
     longer: Execution | None
@@ -97,16 +97,17 @@ class Findings(NamedTuple):
 def find(plan: Plan) -> Findings:
     """Execute a plan that is not ill-formed. With two halves of scratch the third call uses that of the first."""
     calls = 3 if plan.double_scratch else 2
-    first = Execution(plan, calls=calls)
+    once, twice = (iterations_of_longest(plan, shortest) for shortest in (1, 2))
+    first = Execution(plan, iterations=once, calls=calls)
     if any(len(counter.waiters) > 1 for counter in first.counters.values()) and not first.stuck:
         # Which of them a signal lets go on is a matter of timing.
-        other = Execution(plan, calls=calls, backwards=True)
+        other = Execution(plan, iterations=once, calls=calls, backwards=True)
         first = other if other.stuck else first
-    longer = Execution(plan, iterations=2, calls=calls) if pipelined(plan) else None
+    longer = Execution(plan, iterations=twice, calls=calls) if pipelined(plan) else None
     outside = tuple(finding for finding in first.outside if finding.kind != "unfinished put")
     weak: tuple[Outside, ...] = ()
     if any(finding.kind != "entry" for finding in outside):
-        strong = {finding[::2] for finding in Execution(plan, lenient=True).outside}
+        strong = {finding[::2] for finding in Execution(plan, iterations=once, lenient=True).outside}
         weak = tuple(finding for finding in outside if finding.kind != "entry" and finding[::2] not in strong)
         outside = tuple(finding for finding in outside if finding not in weak)
     return Findings(first, longer, _wrapped(plan), weak, outside)

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
 from typing import NamedTuple, TypeAlias
 
 #: Collectives by the name that a plan gives them; plans for anything else have no contract.
@@ -15,6 +17,8 @@ PROTOCOLS = ("Simple", "LL")
 MEMORY, PORT, SWITCH = CHANNEL_TYPES = ("memory", "port", "switch")
 #: Letters of buffers.
 INPUT, OUTPUT, SCRATCH = BUFFERS = ("i", "o", "s")
+#: How many times as many iterations as another a pipeline has in verification, at most.
+MAX_RATIO = 64
 
 
 class Local(NamedTuple):
@@ -60,6 +64,7 @@ class Operation:
     share: tuple[int, int] = (0, 1)  # of a group of thread blocks: number, and how many
     unit_bytes: int = 0  # of a pipeline
     chunks: int = 0
+    iterations: int = 0  # of the pipeline that it is in, where that is unrolled
     inner: tuple["Operation", ...] = ()
 
 
@@ -143,6 +148,17 @@ def walk(plan: Plan) -> Iterator[tuple[int, int, Operation]]:
 
 def pipelined(plan: Plan) -> bool:
     return any(operation.name == "pipeline" for *_, operation in walk(plan))
+
+
+def iterations_by_byte(plan: Plan) -> list[Fraction]:
+    """Iterations of each pipeline for a byte of a chunk."""
+    return [Fraction(op.chunks, op.unit_bytes) for *_, op in walk(plan) if op.name == "pipeline"]
+
+
+def iterations_of_longest(plan: Plan, shortest: int) -> int:
+    """Iterations of the longest pipeline of a plan where the shortest one has so many, at most MAX_RATIO times that."""
+    by_byte = iterations_by_byte(plan)
+    return shortest * min(ceil(max(by_byte) / min(by_byte)), MAX_RATIO) if by_byte else shortest
 
 
 def reached(gpu: Gpu, block: ThreadBlock, channel_type: str, reference: Remote) -> RemoteBuffer:

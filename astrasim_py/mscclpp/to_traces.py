@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from math import ceil
 from typing import Unpack
 
 import numpy as np
@@ -22,7 +23,15 @@ from astrasim_py.core.errors import AlgorithmError
 from astrasim_py.mscclpp import limits
 from astrasim_py.mscclpp.execution import Execution
 from astrasim_py.mscclpp.findings import in_words
-from astrasim_py.mscclpp.ir import COLLECTIVES, INPUT, OUTPUT, Plan, pipelined, walk
+from astrasim_py.mscclpp.ir import (
+    COLLECTIVES,
+    INPUT,
+    OUTPUT,
+    Plan,
+    iterations_by_byte,
+    iterations_of_longest,
+    pipelined,
+)
 from astrasim_py.mscclpp.lowering import Lowering
 from astrasim_py.mscclpp.reader import plan_of, read_plan
 from astrasim_py.program.algorithm import Algorithm
@@ -59,16 +68,16 @@ def collective_of(plan: Plan) -> tuple[str, int]:
 
 
 def iterations_for(plan: Plan, size: int | None) -> int:
-    """Iterations of the longest pipeline for a full buffer of `size` bytes, MAX_ITERATIONS at most; 1 without size."""
+    """Iterations of the longest pipeline for a full buffer of `size` bytes, MAX_ITERATIONS at most; without one, so
+    many that the shortest one has 1."""
     return min(_iterations(plan, size), MAX_ITERATIONS)
 
 
 def _iterations(plan: Plan, size: int | None) -> int:
     if size is None or not pipelined(plan):
-        return 1
+        return iterations_of_longest(plan, 1)
     _, chunks = collective_of(plan)
-    pipelines = [operation for *_, operation in walk(plan) if operation.name == "pipeline"]
-    return max(1, *(-(-p.chunks * size // (chunks * p.unit_bytes)) for p in pipelines))
+    return max(1, ceil(max(iterations_by_byte(plan)) * size / chunks))
 
 
 def doubts_of_size(plan: Plan, size: int) -> list[str]:
