@@ -181,7 +181,7 @@ def test_a_port_channel_leads_to_the_rank_of_the_buffer():
     blocks[0] |= {"dst_buff": [{"buffer_id": 0, "index": 0, "size": 1}], "channel_ids": [0]}
     plan = edited(OPS, blocks)
     gpu, block = plan["gpus"][0], plan["gpus"][0]["threadblocks"][0]
-    plan["gpus"].append({**copy.deepcopy(plan["gpus"][1]), "id": 2, "threadblocks": []})
+    plan["gpus"].append({**copy.deepcopy(plan["gpus"][1]), "id": 2, "threadblocks": [], "channels": []})
     gpu["channels"].append({"channel_type": "port", "connected_to": [1, 2]})
     block["channels"] = [{"channel_type": "port", "channel_ids": [0, 1]}]
     block["remote_buffer_refs"] = [{"access_channel_type": "port", "remote_buffer_ids": [0]}]
