@@ -418,13 +418,6 @@ class _Reader:
                 f"{operation.name} has {len(operation.channels)} channels for {len(operation.targets)} destinations"
             )
             self.refuse(path, problem, "write a channel for each")
-        for number, (reference, channel) in enumerate(zip(operation.targets, operation.channels, strict=False)):
-            if operation.channel_type == PORT and isinstance(reference, Remote):
-                rank = self.buffers[self.references[PORT][reference.position]].rank
-                peer = self.peers[PORT][self.positions[PORT][channel]]
-                if rank != peer:
-                    problem = f"is a buffer of rank {rank}, and its channel leads to rank {peer}"
-                    self.refuse((*path, "dst_buff", number, "buffer_id"), problem, f"write one of rank {peer}")
         if len({reference.size for reference in (*operation.sources, *operation.targets)}) > 1 and not kind.pairs:
             self.refuse(path, f"{operation.name} has references of different sizes", "give all the same size")
         for source, target in zip(operation.sources, operation.targets, strict=False) if kind.pairs else ():

@@ -176,21 +176,6 @@ def test_what_is_wrong_has_one_line_with_its_place(path, value, says):
     assert row and not row[0].isspace()
 
 
-def test_a_port_channel_leads_to_the_rank_of_the_buffer():
-    blocks = [{"name": "pwsf", "src_buff": [{"type": "i", "index": 0, "size": 1}], "channel_type": "port"}]
-    blocks[0] |= {"dst_buff": [{"buffer_id": 0, "index": 0, "size": 1}], "channel_ids": [0]}
-    plan = edited(OPS, blocks)
-    gpu, block = plan["gpus"][0], plan["gpus"][0]["threadblocks"][0]
-    plan["gpus"].append({**copy.deepcopy(plan["gpus"][1]), "id": 2, "threadblocks": [], "channels": []})
-    gpu["channels"].append({"channel_type": "port", "connected_to": [1, 2]})
-    block["channels"] = [{"channel_type": "port", "channel_ids": [0, 1]}]
-    block["remote_buffer_refs"] = [{"access_channel_type": "port", "remote_buffer_ids": [0]}]
-    plan_of(plan)
-    block["ops"][0]["channel_ids"] = [1]
-    line = refused(json.dumps(plan, indent=1).encode())
-    assert "dst_buff[0].buffer_id: is a buffer of rank 1, and its channel leads to rank 2; write one of rank 2" in line
-
-
 WHOLE = json.dumps(exchange(), indent=1)
 
 
