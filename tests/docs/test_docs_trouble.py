@@ -11,6 +11,7 @@ from astrasim_py.dialects.thread_blocks import lower as thread_blocks
 from astrasim_py.exploration import grid
 from astrasim_py.live import live, worker
 from astrasim_py.msccl import lower, xml_reader
+from astrasim_py.mscclpp import cells, reader
 from astrasim_py.program import steps
 from astrasim_py.pytorch import convert, json_stream
 from astrasim_py.report import page as page_report
@@ -34,6 +35,7 @@ LIMITS = {
     "`.et` file": (et_io.MAX_FILE // GIB, wire.MAX_NODES, wire.MAX_RECORD // MIB, et_io.MAX_GUNZIP // GIB, 500),
     "groups file": (groups.MAX_GROUP_FILE // MIB,),
     "MSCCL-IR": (xml_reader.MAX_FILE // MIB, xml_reader.MAX_ELEMENTS, lower.MAX_TRACE_NODES),
+    "MSCCL++ plan": (reader.MAX_FILE // MIB, reader.MAX_OPERATIONS, reader.MAX_RANKS, cells.MAX_CELLS),
     "program by thread block": (thread_blocks.MAX_STEPS,),
     "verification": (steps.MAX_CELLS,),
     "lower bound along the workload": (bound.MAX_PATH_NODES,),
