@@ -33,7 +33,7 @@ from astrasim_py.mscclpp.ir import (
     pipelined,
 )
 from astrasim_py.mscclpp.lowering import Lowering
-from astrasim_py.mscclpp.reader import plan_of, read_plan
+from astrasim_py.mscclpp.reader import parse_plan, read_plan
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.interchange import Promises, promised
 from astrasim_py.program.traces import Traces
@@ -141,11 +141,11 @@ def recorded_plan(algorithm: Algorithm) -> Plan | None:
     if not isinstance(text, str) or type(iterations) is not int or not 1 <= iterations <= MAX_ITERATIONS:
         return None
     try:
-        plan = plan_of(json.loads(text), algorithm.source or algorithm.name)
+        plan = parse_plan(text.encode(), algorithm.source or algorithm.name)
         if limits.ill_formed(plan):
             return None
         again = _lowered(plan, iterations)
-    except (ValueError, RecursionError, AlgorithmError):
+    except (UnicodeEncodeError, AlgorithmError):
         return None
     return plan if _same(again, algorithm) else None
 

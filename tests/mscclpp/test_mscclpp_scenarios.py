@@ -7,6 +7,7 @@ import json
 import pytest
 
 from astrasim_py.builders.registry import build
+from astrasim_py.core.errors import ScenarioError
 from astrasim_py.mscclpp.from_algorithm import plan_document
 from astrasim_py.mscclpp.reader import plan_of
 from astrasim_py.mscclpp.to_traces import MAX_ITERATIONS, algorithm_of, doubts_of_size, iterations_for
@@ -119,3 +120,12 @@ def multimem(ranks):
 
 def test_sums_of_switches_leave_their_sources():
     assert verify(algorithm_of(multimem(3))).correct
+
+
+@pytest.mark.parametrize("key", ["made_for: 1 MiB", "root: 1", "contract: none.yaml", "actors: {s0: leaf0}"])
+def test_refuses_what_is_for_other_files(tmp_path, key):
+    (tmp_path / "plan.json").write_text(json.dumps(plan_document(build("ring", "all_gather", 4))))
+    (tmp_path / "s.yaml").write_text(SCENARIO.replace("plan.json", f"plan.json, {key}"))
+    algorithms = prepare(expand(load_scenario(tmp_path / "s.yaml"))[0]).problem.jobs[0].algorithms
+    with pytest.raises(ScenarioError, match=rf"all_gather\.{key.split(':')[0]}: is not for execution plans; drop it"):
+        algorithms.select("all_gather", 2**20, 4, "world")

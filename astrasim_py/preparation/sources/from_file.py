@@ -31,7 +31,7 @@ class FromFile(ScenarioSource[AlgorithmFile]):
         from astrasim_py.preparation.sources.from_plan import plan_for_call
 
         path = self.run.path(self.spec.file, self.place)
-        return plan_for_call(self.run, self.place, self.notes, path, call)
+        return plan_for_call(self.run, self.place, self.notes, path, call, self.spec)
 
     def for_ranks(self, collective: str, ranks: int, root: int) -> Algorithm:
         algorithm = self._read(collective)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from astrasim_py.core.cache import Memo
 from astrasim_py.core.digest import digest
-from astrasim_py.core.errors import AlgorithmError
+from astrasim_py.core.errors import AlgorithmError, ScenarioError
 from astrasim_py.core.notes import Notes
 from astrasim_py.mscclpp.ir import Plan
 from astrasim_py.mscclpp.reader import read_plan
@@ -16,14 +16,20 @@ from astrasim_py.preparation.verdicts import enforce, kept_verdict
 from astrasim_py.program.algorithm import Algorithm
 from astrasim_py.program.interchange import promised
 from astrasim_py.program.selection import AlgorithmCall
+from astrasim_py.scenario.algorithm_models import AlgorithmFile
 from astrasim_py.verification.verifier import Verdict
 
 _PLANS: Memo[Plan] = Memo(32)
 _ALGORITHMS: Memo[Algorithm] = Memo(64)
 
 
-def plan_for_call(run: Preparation, place: str, notes: Notes, path: Path, call: AlgorithmCall) -> Algorithm:
+def plan_for_call(
+    run: Preparation, place: str, notes: Notes, path: Path, call: AlgorithmCall, spec: AlgorithmFile
+) -> Algorithm:
     """The algorithm of a plan for a call, with its verdict, if it fits the group and the policy lets it pass."""
+    for key in ("made_for", "root", "actors", "contract"):
+        if getattr(spec, key) is not None:
+            raise ScenarioError(f"{place}.{key}", "is not for execution plans", "drop it")
     plan = run.read_once(_PLANS, [path], ("plan", str(path)), lambda: read_plan(path))
     if plan.ranks != call.ranks:
         problem = f"{path.name} is made for {plan.ranks} ranks, and the group has {call.ranks}"
