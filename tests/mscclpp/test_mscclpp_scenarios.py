@@ -67,6 +67,19 @@ def pipelined(unit):
     return plan_of({**names, "gpus": [gpu]})
 
 
+def test_every_call_has_the_iterations_of_its_size(tmp_path):
+    (tmp_path / "plan.json").write_text(json.dumps(pipelined(4096).document))
+    (tmp_path / "s.yaml").write_text(
+        SCENARIO.replace("all_gather: {file", "all_reduce: {protocol: LL, file").replace("npus: 4", "npus: 2")
+    )
+    algorithms = prepare(expand(load_scenario(tmp_path / "s.yaml"))[0]).problem.jobs[0].algorithms
+    for iterations in (1, 5, 2):
+        algorithm = algorithms.select("all_reduce", iterations * 4096, 1, "one")
+        assert (algorithm.traces[0].column("comp_op") > 0).sum() == iterations
+        assert algorithm.protocol == "LL"
+    assert not algorithms.notes.warnings
+
+
 def test_says_when_iterations_are_too_many():
     plan = pipelined(16)
     for iterations, doubts in ((MAX_ITERATIONS, 0), (MAX_ITERATIONS + 1, 1)):

@@ -19,19 +19,24 @@ _READER = "astrasim_py.program.files:read_algorithm"
 
 
 class FromFile(ScenarioSource[AlgorithmFile]):
-    """An algorithm that is read once, and is the same for all calls."""
+    """An algorithm that is read once, and is the same for all calls, but for the iterations of a plan."""
 
     @property
     def name(self) -> str:
         return self.spec.file
 
+    @property
+    def by_placement(self) -> bool:
+        """The size of a call says how often pipelines of a plan iterate."""
+        return self.spec.file.endswith(".json") and self.spec.file not in self.run.given
+
     def for_call(self, call: AlgorithmCall) -> Algorithm:
-        if not self.spec.file.endswith(".json") or self.spec.file in self.run.given:
+        if not self.by_placement:
             return super().for_call(call)
         from astrasim_py.preparation.sources.from_plan import plan_for_call
 
         path = self.run.path(self.spec.file, self.place)
-        return plan_for_call(self.run, self.place, self.notes, path, call, self.spec)
+        return self.under_protocol(plan_for_call(self.run, self.place, self.notes, path, call, self.spec))
 
     def for_ranks(self, collective: str, ranks: int, root: int) -> Algorithm:
         algorithm = self._read(collective)

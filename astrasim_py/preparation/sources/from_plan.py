@@ -21,6 +21,7 @@ from astrasim_py.verification.verifier import Verdict
 
 _PLANS: Memo[Plan] = Memo(32)
 _ALGORITHMS: Memo[Algorithm] = Memo(64)
+_VERDICTS: Memo[Verdict] = Memo(32)
 
 
 def plan_for_call(
@@ -39,7 +40,8 @@ def plan_for_call(
     algorithm = run.read_once(
         _ALGORITHMS, [path], options, lambda: promised(algorithm_of(plan, call.size), call.collective)
     )
-    notes.warnings += [f"{place}: {path.name}: {doubt}" for doubt in doubts_of_size(plan, call.size)]
+    for doubt in doubts_of_size(plan, call.size):
+        notes.warn_once(f"{place}: {path.name}: {doubt}")
     if run.spec.verify is False:
         return algorithm.with_verdict(None)
 
@@ -48,6 +50,8 @@ def plan_for_call(
         return Verdict(**{field.name: getattr(verdict, field.name) for field in fields(Verdict)})
 
     # Plans of other orders can have the same nodes.
-    verdict = kept_verdict(("plan", digest(plan.document)), judged)
-    enforce(run.spec, algorithm, verdict, place, notes.warnings.append)
+    verdict = run.read_once(
+        _VERDICTS, [path], ("verdict", str(path)), lambda: kept_verdict(("plan", digest(plan.document)), judged)
+    )
+    enforce(run.spec, algorithm, verdict, place, notes.warn_once)
     return algorithm.with_verdict(verdict.ok)
