@@ -30,6 +30,7 @@ from astrasim_py.mscclpp.ir import (
     ThreadBlock,
 )
 from astrasim_py.mscclpp.json_places import Path, parsed, path_text, position_of, text_of
+from astrasim_py.mscclpp.operands import operand_fault
 from astrasim_py.mscclpp.operations import KINDS, SEMAPHORES, SYNCHRONIZING, Kind
 
 #: Largest file, bytes, and most operations, ranks and chunks of a buffer.
@@ -346,7 +347,9 @@ class _Reader:
             sources=self.every(fields, "src_buff", path, self.reference),
             targets=self.every(fields, "dst_buff", path, self.reference),
         )  # fmt: skip
-        self.check_references(operation, path)
+        fault = operand_fault(operation)
+        if fault is not None:
+            self.refuse((*path, *fault.path), fault.problem, fault.remedy)
         return operation
 
     def taken(self, fields: dict, path: Path, kind: Kind) -> dict:
@@ -393,44 +396,6 @@ class _Reader:
         if "type" not in fields:
             self.refuse(path, "names no buffer", 'write "type", "buffer_id" or "switch_channel_id"')
         return Local(self.of(fields, "type", path, self.word(*BUFFERS)), index, size)
-
-    def check_references(self, operation: Operation, path: Path) -> None:
-        kind = KINDS[operation.name]
-        for key, rule, references in (
-            ("src_buff", kind.sources, operation.sources),
-            ("dst_buff", kind.targets, operation.targets),
-        ):
-            where = (*path, key)
-            if not rule and references:
-                self.refuse(where, f"is given to {operation.name}, which takes none", "drop it")
-            if len(references) < len(rule.rstrip("R")) + (rule == "R"):
-                self.refuse(path, f'{operation.name} lacks "{key}"', f"write it: {_wanted(rule)}")
-            for number, reference in enumerate(references):
-                letter = {Local: "L", Remote: "R", Grouped: "S"}[type(reference)]
-                if letter != rule[min(number, len(rule) - 1)]:
-                    problem = f"is {_NAMES[letter]}, and {operation.name} takes {_wanted(rule)}"
-                    self.refuse((*where, number), problem, "write that")
-        if kind.pairs and len(operation.sources) != len(operation.targets):
-            problem = f"has {len(operation.sources)} sources and {len(operation.targets)} destinations"
-            self.refuse(path, f"{operation.name} {problem}", "write as many of both")
-        if kind.unit and operation.channel_type == PORT and len(operation.channels) < len(operation.targets):
-            problem = (
-                f"{operation.name} has {len(operation.channels)} channels for {len(operation.targets)} destinations"
-            )
-            self.refuse(path, problem, "write a channel for each")
-        if len({reference.size for reference in (*operation.sources, *operation.targets)}) > 1 and not kind.pairs:
-            self.refuse(path, f"{operation.name} has references of different sizes", "give all the same size")
-        for source, target in zip(operation.sources, operation.targets, strict=False) if kind.pairs else ():
-            if source.size != target.size:
-                problem = f"{operation.name} moves {source.size} chunks into {target.size}"
-                self.refuse(path, problem, "give both the same size")
-
-
-_NAMES = {"L": "a buffer of the rank", "R": "a remote buffer", "S": "a switch channel"}
-
-
-def _wanted(rule: str) -> str:
-    return ", then ".join(_NAMES[letter] for letter in rule)
 
 
 def _shown(value: object) -> str:
