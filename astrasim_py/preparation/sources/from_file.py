@@ -11,10 +11,7 @@ from astrasim_py.scenario.algorithm_models import AlgorithmFile
 
 _ALGORITHMS: Memo[Algorithm] = Memo(32)
 #: Readers by the ending of a file's name; of all others, which are prefixes.
-_READERS = {
-    ".xml": "astrasim_py.msccl.to_traces:read_algorithm",
-    ".json": "astrasim_py.mscclpp.to_traces:read_algorithm",
-}
+_READERS = {".xml": "astrasim_py.msccl.to_traces:read_algorithm"}
 _READER = "astrasim_py.program.files:read_algorithm"
 
 
@@ -52,7 +49,7 @@ class FromFile(ScenarioSource[AlgorithmFile]):
         if spec.file in run.given:
             return run.given[spec.file]
         path = run.path(spec.file, self.place)
-        files = [path] if path.suffix in (".npz", ".xml", ".json") else run.trace_files(path, None, self.place)
+        files = [path] if path.suffix in (".npz", ".xml") else run.trace_files(path, None, self.place)
         contract = None if spec.contract is None else run.path(spec.contract, self.place)
         files += [contract] if contract else []
 
