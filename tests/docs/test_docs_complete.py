@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 import runpy
+from dataclasses import fields
 
 import pytest
 from simpy import Environment, Resource
@@ -24,6 +25,9 @@ from astrasim_py.core import choices, records
 from astrasim_py.engine.simpy.network import CutThrough, Link, Message
 from astrasim_py.msccl.ir import STEP_TYPES, Gpu, MscclProgram, MscclStep, ThreadBlock
 from astrasim_py.msccl.well_formed import RUNTIMES
+from astrasim_py.mscclpp import reader
+from astrasim_py.mscclpp.findings import PlanFacts
+from astrasim_py.mscclpp.operations import KINDS
 from astrasim_py.results.model import ROW_KEYS
 from astrasim_py.scenario.schema import json_schema
 from astrasim_py.system.machine_models import MscclModel, NetworkModel
@@ -63,6 +67,13 @@ def test_msccl_ir_is_described(page):
         own = set(names._fields) - {"gpus", "tbs", "steps", "line", "source", "layout"}
         assert f"`<{element}>`" in text
         assert not missing(text, {written.get(name, name) for name in own})
+
+
+def test_plans_of_mscclpp_are_described(page):
+    text = page("mscclpp.md")
+    assert not missing(text, KINDS)
+    assert not missing(text, {name for what in ("plan", "gpu", "block") for name in reader._KEYS[what].split()})
+    assert not missing(text, {field.name for field in fields(PlanFacts)})
 
 
 def test_shapes_and_the_network_are_described(page):
