@@ -213,7 +213,8 @@ class _PlanWriter:
                 continue
             peer = self.blocks.peer_block(send)
             self.signal_of[send.peer.number] = signals[peer] + 1
-            if following is None or not self.blocks.share_signal(send, following):
+            flushes = send.number in self.messages.flushed
+            if flushes or following is None or not self.blocks.share_signal(send, following):
                 signals[peer] += 1
                 self.signals.add(send.number)
 
