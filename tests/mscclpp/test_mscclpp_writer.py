@@ -7,12 +7,16 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from oracle.mscclpp_cells import Shape
 from oracle.mscclpp_oracle import Oracle
 from worlds.networks import synthesize
+from worlds.scribbles import scribbled
 from worlds.small_problems import trace
 
 from astrasim_py.api import build_topology
@@ -24,6 +28,7 @@ from astrasim_py.core.errors import AlgorithmError, OutputError, UsageError
 from astrasim_py.msccl.to_traces import algorithm_of, read_algorithm
 from astrasim_py.msccl.xml_reader import parse_program
 from astrasim_py.mscclpp import from_algorithm, to_traces
+from astrasim_py.mscclpp.findings import find
 from astrasim_py.mscclpp.from_algorithm import plan_document
 from astrasim_py.mscclpp.reader import parse_plan
 from astrasim_py.mscclpp.verify import verify_plan
@@ -266,3 +271,29 @@ def test_says_what_plans_cannot_express(tmp_path):
         plan_document(bytes_only)
     with pytest.raises(OutputError):
         write_plan(tmp_path, ring)
+
+
+@settings(max_examples=150)
+@given(st.data())
+@pytest.mark.slow
+def test_any_algorithm_becomes_a_plan_that_does_the_same(data):
+    ranks, chunks = data.draw(st.integers(2, 4)), data.draw(st.integers(1, 5))
+    program = scribbled(data.draw, ranks, chunks, data.draw(st.integers(1, 30)))
+    if not program.nodes:
+        return
+    protocol = data.draw(st.sampled_from(["Simple", "LL"]))
+    # Plans name no custom collective: only what it does counts, not what an all_reduce promises.
+    named = replace(program, collective="all_reduce", contract=None)
+    document = plan_document(named, protocol=protocol, npus_per_node=data.draw(st.integers(1, ranks)))
+    plan = parse_plan(plan_text(document).encode())
+    verdict = verify_plan(plan)
+    facts = verdict.facts
+    assert (verdict.well_formed, verdict.terminates) == (True, True)
+    assert (facts.races, facts.entry, facts.exit_writes, facts.exit_reads) == ((), 0, 0, 0)
+    if protocol == "Simple":
+        # Two halves of scratch suffice for packets where every rank waits for all others, as in a collective.
+        assert facts.later_races == ()
+    run = find(plan).first
+    for (rank, chunk), terms in program.contract.outputs.items():
+        value = run.contents[run.cells.whole(rank, "o")[chunk]]
+        assert dict(run.values.contributions(value)) == dict(terms)
