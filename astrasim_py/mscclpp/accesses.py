@@ -26,6 +26,14 @@ class Access(NamedTuple):
     step: int
 
 
+class Order(NamedTuple):
+    """What comes before an access to plain cells or `packets`: by agent, the operations whose writes, and reads, do."""
+
+    writes: np.ndarray
+    reads: np.ndarray
+    packets: bool
+
+
 class Race(NamedTuple):
     """Two accesses to a cell that nothing orders; the second came second in this execution."""
 
@@ -44,22 +52,27 @@ class Accesses:
         self.reads: list[list[Access]] = [[] for _ in range(cells)]
         self.races: list[Race] = []
 
-    def read(self, cell: int, access: Access, written: np.ndarray, *, flagged: bool = False) -> None:
-        """`written`: by agent, the operations whose writes are known. `flagged`: of a packet, whose flag is the
-        order."""
+    def read(self, cell: int, access: Access, order: Order, *, flagged: bool = False) -> None:
+        """`flagged`: of a packet, whose flag is the order."""
         before = self.writes[cell]
-        if before is not None and not flagged:
-            self._check("read after write", cell, before, access, written)
+        if before is not None and not flagged and not self._has_come(cell, access, order):
+            self._check("read after write", cell, before, access, order.writes)
         self.reads[cell].append(access)
 
-    def write(self, cell: int, access: Access, written: np.ndarray, read: np.ndarray) -> None:
-        """`written`, `read`: by agent, the operations whose writes, and whose reads, are known."""
+    def write(self, cell: int, access: Access, order: Order) -> None:
         before = self.writes[cell]
-        if before is not None:
-            self._check("write after write", cell, before, access, written)
+        if before is not None and not self._has_come(cell, access, order):
+            self._check("write after write", cell, before, access, order.writes)
         for earlier in self.reads[cell]:
-            self._check("write after read", cell, earlier, access, read)
+            self._check("write after read", cell, earlier, access, order.reads)
         self.writes[cell], self.reads[cell] = access, []
+
+    def _has_come(self, cell: int, access: Access, order: Order) -> bool:
+        """Whether a packet is known to have been read by its flag, and so to have come; proxies read without flags."""
+        return order.packets and any(
+            earlier.unit and (earlier.agent == access.agent or order.reads[earlier.agent] >= earlier.own)
+            for earlier in self.reads[cell]
+        )
 
     def _check(self, kind: str, cell: int, before: Access, access: Access, known: np.ndarray) -> None:
         if before.step == access.step and before.agent == access.agent:

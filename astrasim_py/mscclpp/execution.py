@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astrasim_py.mscclpp.accesses import Access, Accesses, Race
+from astrasim_py.mscclpp.accesses import Access, Accesses, Order, Race
 from astrasim_py.mscclpp.blocks import Blocks, Counter, Signal, Step
 from astrasim_py.mscclpp.cells import Cells, Range, Work
 from astrasim_py.mscclpp.ir import INPUT, MEMORY, OUTPUT, PORT, SCRATCH, Operation, Plan
@@ -334,10 +334,10 @@ class Execution:
             for cell in source.cells if flagged else ():
                 self._join(agent, self._told[cell])
             self._enter(agent, step, source)
-            written, _ = self._order(agent, source)
+            order = self._order(agent, source)
             for position, cell in enumerate(source.cells):
                 access = Access(agent, self._own[agent], self._meetings[agent], unit, position, number)
-                self.accesses.read(cell, access, written, flagged=flagged)
+                self.accesses.read(cell, access, order, flagged=flagged)
                 if not self._contents[cell]:
                     self.undefined.append((step, cell))
             out.append([self._contents[cell] for cell in source.cells])
@@ -351,21 +351,19 @@ class Execution:
         told = None
         for target in targets:
             self._enter(agent, step, target)
-            written, read = self._order(agent, target)
+            order = self._order(agent, target)
             if target.packets and told is None:
                 told = self.knowledge.packet(self._known[agent], agent, self._own[agent])
             for position, (cell, value) in enumerate(zip(target.cells, data, strict=False)):
                 access = Access(agent, self._own[agent], self._meetings[agent], unit, position, number)
-                self.accesses.write(cell, access, written, read)
+                self.accesses.write(cell, access, order)
                 self._contents[cell] = value
                 if told is not None and target.packets and (raw is None or raw.cells[position] in self._told):
                     self._told[cell] = told
 
-    def _order(self, agent: int, operand: Range) -> tuple[np.ndarray, np.ndarray]:
-        """By agent, the operations whose writes, and whose reads, come before an access; a packet that was read has
-        come."""
-        read = self._known[agent][self.knowledge.reads]
-        return (read if operand.packets else self._known[agent][self.knowledge.writes]), read
+    def _order(self, agent: int, operand: Range) -> Order:
+        known = self._known[agent]
+        return Order(known[self.knowledge.writes], known[self.knowledge.reads], operand.packets)
 
     def _enter(self, agent: int, step: Step, operand: Range) -> None:
         """Input and output of another rank may be touched once it is known to have begun."""
