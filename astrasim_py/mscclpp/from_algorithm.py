@@ -126,7 +126,7 @@ def _within_limits(algorithm: Algorithm, packets: bool, node: int, place: str) -
         unanswered={op.number for op in across if not answered(op)},
     )
     if not packets:
-        orders.drop_known()
+        orders.drop_implied()
     most = max(limits.MAX_OPERATIONS, len(ops))
     for _ in range(_ATTEMPTS):
         blocks = StoreBlocks(ops, algorithm.ranks, most)

@@ -74,7 +74,7 @@ class Orders:
             self.follows(send, parent) or not conflict(parent, receive) for parent in receive.parents
         )
 
-    def drop_known(self) -> None:
+    def drop_implied(self) -> None:
         """Let receives wait for nothing that is known to be done from the arrival of their message."""
         for op in self.ops:
             if op.kind in RECEIVES:

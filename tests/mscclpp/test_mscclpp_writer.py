@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from oracle.mscclpp_cells import Shape
 from oracle.mscclpp_oracle import Oracle
 from worlds.networks import synthesize
-from worlds.scribbles import scribbled
+from worlds.scribbles import Scribble, scribbled
 from worlds.small_problems import trace
 
 from astrasim_py.api import build_topology
@@ -24,6 +24,7 @@ from astrasim_py.builders.dsl import algorithm
 from astrasim_py.builders.registry import build
 from astrasim_py.builders.split import split
 from astrasim_py.chakra.schema import NodeType
+from astrasim_py.collectives.chunks import Buffer, CompOp
 from astrasim_py.core.errors import AlgorithmError, OutputError, UsageError
 from astrasim_py.msccl.to_traces import algorithm_of, read_algorithm
 from astrasim_py.msccl.xml_reader import parse_program
@@ -179,6 +180,25 @@ def test_a_store_goes_into_cells_in_use_through_scratch():
     names = [op["name"] for op in gathered["gpus"][0]["threadblocks"][0]["ops"]]
     assert names == ["rlxsignal", "rlxwait", "nop", "put", "nop", "signal", "wait"]
     assert gathered["gpus"][0]["scratch_chunks"] == 0
+
+
+def test_a_port_put_is_awaited_before_its_source_is_overwritten():
+    """Though its signal could wait for the next put: the copy may come before that one ends."""
+    program = Scribble(2, 2, in_place=True)
+    for tag in range(2):
+        send = program.add(0, NodeType.COMM_SEND, 1, reads=(Buffer.INPUT, tag), comm_dst=1, comm_tag=tag)
+        data = program.held[0][send]
+        program.add(1, NodeType.COMM_RECV, 1, writes=(Buffer.SCRATCH, tag), data=data, comm_src=0, comm_tag=tag)
+    copied = {"reads": (Buffer.INPUT, 1), "writes": (Buffer.INPUT, 0), "comp_op": int(CompOp.COPY)}
+    program.add(0, NodeType.COMP, 1, **copied)
+    named = replace(program.algorithm(), collective="all_reduce", contract=None)
+    plan = parse_plan(plan_text(plan_document(named, npus_per_node=1)).encode())
+    puts = [op.name for block in plan.gpus[0].blocks for op in block.operations if op.targets]
+    assert sorted(puts) == ["copy", "pwsf", "pwsf"]
+    assert verify_plan(plan).facts.races == ()
+    near = plan_document(named)
+    names = [op["name"] for block in near["gpus"][0]["threadblocks"] for op in block["ops"]]
+    assert (names.count("put"), names.count("signal")) == (1, 1)
 
 
 def test_packets_need_no_signals_and_are_forwarded():
