@@ -127,10 +127,15 @@ def _within_limits(algorithm: Algorithm, packets: bool, node: int, place: str) -
     )
     if not packets:
         orders.drop_implied()
-    most = max(limits.MAX_OPERATIONS, len(ops))
-    for _ in range(_ATTEMPTS):
-        blocks = StoreBlocks(ops, algorithm.ranks, most)
+    most, merged = max(limits.MAX_OPERATIONS, len(ops)), 1
+    for attempt in range(_ATTEMPTS):
+        blocks = StoreBlocks(ops, algorithm.ranks, most, merged)
         needed = max(map(len, blocks.blocks))
+        if needed > MAX_BLOCKS and attempt == 0:
+            # Not even one for each peer.
+            merged = -(-needed // MAX_BLOCKS)
+            blocks = StoreBlocks(ops, algorithm.ranks, most, merged)
+            needed = max(map(len, blocks.blocks))
         if needed > MAX_BLOCKS:
             problem = f"needs {needed} thread blocks of a gpu, and at most {MAX_BLOCKS} surely run at once"
             raise AlgorithmError(place, problem, remedy)

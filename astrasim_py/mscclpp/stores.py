@@ -100,14 +100,15 @@ class Orders:
 
 
 class StoreBlocks:
-    """The thread blocks of all ranks. `most`: messages that one of them sends to a peer, and its copies and sums.
+    """The thread blocks of all ranks. `most`: messages that a block sends to a peer, and its copies and sums. `merged`:
+    how many of such blocks are one.
 
     `blocks`: by rank. `where`: block and position of operations, by number. `waits`: what each operation of a block
     waits for, as (other block, position in it). `releases`: by block and position, the blocks of its rank that wait for
     it. Only `blocks` is there before `connect`.
     """
 
-    def __init__(self, ops: list[Operation], ranks: int, most: int) -> None:
+    def __init__(self, ops: list[Operation], ranks: int, most: int, merged: int = 1) -> None:
         sent: dict[tuple[int, int, int], int] = defaultdict(int)
         carriers: dict[tuple[int, int], dict[tuple[int, int], int]] = defaultdict(dict)
         set_places(ops)
@@ -122,7 +123,8 @@ class StoreBlocks:
         alone = Counter(op.rank for op in ops if op.kind not in (SEND, JOIN, *RECEIVES))
         side_by_side = max(map(len, carriers.values()), default=1)
         local = min(most, -(-max(alone.values(), default=1) // side_by_side))
-        self.blocks: list[list[OrderedBlock]] = Assignment(ops, ranks, stores=True, local=local).blocks
+        assigned = Assignment(ops, ranks, stores=True, local=local).blocks
+        self.blocks = [_merged(blocks, merged) for blocks in assigned]
         self._ops = ops
 
     def connect(self) -> None:
@@ -157,3 +159,17 @@ class StoreBlocks:
             and not self.waits[block.rank][block.number][next_index]
             and not self.releases.get((block, index))
         )
+
+
+def _merged(blocks: list[OrderedBlock], many: int) -> list[OrderedBlock]:
+    """Blocks of a rank, so many of them in one, whose operations begin in the same order."""
+    if many == 1:
+        return blocks
+    out = []
+    for begin in range(0, len(blocks), many):
+        first, *others = blocks[begin : begin + many]
+        first.operations += [op for block in others for op in block.operations]
+        first.operations.sort(key=lambda op: op.place)
+        first.local += sum(block.local for block in others)
+        out.append(first)
+    return out

@@ -222,6 +222,17 @@ def test_long_blocks_are_cut():
     assert verdict.race_free
 
 
+def test_blocks_serve_several_peers_where_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(from_algorithm, "MAX_BLOCKS", 4)
+    for protocol in ("Simple", "LL"):
+        for npus_per_node in (9, 3):
+            program = build("direct", "all_reduce", 9)
+            document = plan_document(program, protocol=protocol, npus_per_node=npus_per_node)
+            assert {len(gpu["threadblocks"]) for gpu in document["gpus"]} == {4}
+            verdict = verify_plan(parse_plan(plan_text(document).encode()))
+            assert (verdict.problems, verdict.warnings, verdict.correct) == ((), (), True)
+
+
 def test_refuses_more_blocks_than_run_at_once(monkeypatch):
     many = build("ring", "all_reduce", 8, chunks=64)
     with pytest.raises(AlgorithmError, match=r"needs \d+ thread blocks of a gpu, and at most 108 surely run at once"):
