@@ -7,6 +7,7 @@ The limits and faults are those of microsoft/mscclpp at 1f5f065d (2026-08-20): `
 from collections.abc import Iterator
 from itertools import islice
 
+from astrasim_py.core.fields import did_you_mean
 from astrasim_py.mscclpp.cells import shared_chunks
 from astrasim_py.mscclpp.ir import (
     COLLECTIVES,
@@ -54,7 +55,10 @@ def ill_formed(plan: Plan) -> list[str]:
 def _problems(plan: Plan) -> Iterator[tuple[str, str]]:
     for *_, operation in walk(plan):
         if operation.name not in KINDS:
-            yield operation.path, f"executors do not know {operation.name[:40]}, and refuse the plan"
+            remedy = (
+                "write glres, which also stores" if operation.name == "glre" else did_you_mean(operation.name, KINDS)
+            )
+            yield operation.path, f"executors do not know {operation.name[:40]}, and refuse the plan; {remedy}"
     for rank, gpu in enumerate(plan.gpus):
         for number, block in enumerate(gpu.blocks):
             many = sum(1 + len(operation.inner) for operation in block.operations)

@@ -109,7 +109,8 @@ def _lowered(plan: Plan, iterations: int) -> Algorithm:
     except ValueError as error:
         raise AlgorithmError(plan.place, str(error), "use a smaller size or fewer chunks") from None
     if run.stuck:
-        problem = f"never ends: {in_words(run.stuck[0].step)}: {run.stuck[0].lacks}"
+        longest = f" with {iterations} iterations of its pipelines" if pipelined(plan) else ""
+        problem = f"never ends{longest}: {in_words(run.stuck[0].step)}: {run.stuck[0].lacks}"
         raise AlgorithmError(plan.place, problem, "see verify")
     collective, chunks = collective_of(plan)
     draft = Lowering(plan, run, collective, chunks * run.cells.parts).draft()
