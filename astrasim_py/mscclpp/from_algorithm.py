@@ -29,7 +29,7 @@ from astrasim_py.program.algorithm import Algorithm, place_of
 _LETTERS = {Buffer.INPUT: INPUT, Buffer.OUTPUT: OUTPUT, Buffer.SCRATCH: SCRATCH}
 _NAMES = {name: plan_name for plan_name, name in COLLECTIVES.items()}
 #: Assignments of thread blocks that are tried to keep within the limits.
-_ATTEMPTS = 8
+_ATTEMPTS = 12
 #: Thread blocks of a GPU at most. They wait for each other, so all must run at once: an A100 has so many processors.
 MAX_BLOCKS = 108
 #: Operations at most, since what comes before each one is held as bits: half a GiB for so many.
@@ -145,7 +145,7 @@ def _within_limits(algorithm: Algorithm, packets: bool, node: int, place: str) -
         if longest <= limits.MAX_OPERATIONS or most == 1:
             break
         busiest = max(
-            sum(op.kind == SEND for op in block.operations) or block.local
+            max(sum(op.kind == SEND for op in block.operations), block.local)
             for of_rank in blocks.blocks
             for block in of_rank
         )
