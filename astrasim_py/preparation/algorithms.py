@@ -42,6 +42,8 @@ _PACKAGE = "astrasim_py.preparation.sources.from_code:FromPackage"
 def source_of(run: Preparation, spec: AlgorithmBase, topology: Topology, place: str, notes: Notes) -> ScenarioSource:
     """The source of a case; its class is imported now."""
     home = _SOURCES[type(spec)]
+    if isinstance(spec, AlgorithmFile) and spec.file.endswith(".json") and spec.file not in run.given:
+        home = "astrasim_py.preparation.sources.from_plan:FromPlan"
     if isinstance(spec, Builder) and spec.builder not in BUILDERS:
         home = _LIBRARY if spec.builder in LIBRARIES else _PACKAGE
     source: ScenarioSource = load(home)(run, spec, topology, place, notes)

@@ -1,6 +1,6 @@
 """Closed forms of known algorithms, and lower bounds of collectives on a topology."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -304,17 +304,14 @@ def time_at_ps(nbytes: int, rate: Fraction) -> int:
     return nbytes * PS_PER_S * rate.denominator // rate.numerator if rate else 0
 
 
-def may_reduce(topology: Topology, algorithms: Iterable[Algorithm] = ()) -> bool:
+def may_reduce(topology: Topology, algorithms: Sequence[Algorithm] = ()) -> bool:
     """Whether bounds must allow for switches that reduce: the user has said that some do, or an algorithm has them do.
     Presets of machines also name them, for algorithms in the network.
     """
     stated = topology.computing is not None and not topology.computing.of_machine
-    return stated or any(algorithm.actors or _multimem(algorithm) for algorithm in algorithms)
-
-
-def _multimem(algorithm: Algorithm) -> bool:
-    roles = [trace.column("plan_role") for trace in algorithm.given if trace.has_column("plan_role")]
-    return any((of_rank == 12).any() for of_rank in roles)  # PlanRole.MULTIMEM
+    given = (trace for algorithm in algorithms for trace in algorithm.given if trace.has_column("plan_role"))
+    multimem = any((trace.column("plan_role") == 12).any() for trace in given)  # PlanRole.MULTIMEM
+    return stated or multimem or any(algorithm.actors for algorithm in algorithms)
 
 
 def member_times(

@@ -6,7 +6,6 @@ from astrasim_py.core.by_need import load
 from astrasim_py.core.cache import Memo
 from astrasim_py.preparation.sources.source import ScenarioSource
 from astrasim_py.program.algorithm import Algorithm
-from astrasim_py.program.selection import AlgorithmCall
 from astrasim_py.scenario.algorithm_models import AlgorithmFile
 
 _ALGORITHMS: Memo[Algorithm] = Memo(32)
@@ -16,24 +15,11 @@ _READER = "astrasim_py.program.files:read_algorithm"
 
 
 class FromFile(ScenarioSource[AlgorithmFile]):
-    """An algorithm that is read once, and is the same for all calls, but for the iterations of a plan."""
+    """An algorithm that is read once, and is the same for all calls."""
 
     @property
     def name(self) -> str:
         return self.spec.file
-
-    @property
-    def by_placement(self) -> bool:
-        """The size of a call says how often pipelines of a plan iterate."""
-        return self.spec.file.endswith(".json") and self.spec.file not in self.run.given
-
-    def for_call(self, call: AlgorithmCall) -> Algorithm:
-        if not self.by_placement:
-            return super().for_call(call)
-        from astrasim_py.preparation.sources.from_plan import plan_for_call
-
-        path = self.run.path(self.spec.file, self.place)
-        return self.under_protocol(plan_for_call(self.run, self.place, self.notes, path, call, self.spec))
 
     def for_ranks(self, collective: str, ranks: int, root: int) -> Algorithm:
         algorithm = self._read(collective)
