@@ -7,8 +7,9 @@ import csv
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
+
+from mscclpp_measured import print_errors
 
 from astrasim_py.builders.registry import build
 from astrasim_py.engine.simulation import simulate
@@ -86,10 +87,7 @@ def main() -> None:
         errors[row.fitted].append(error := time / row.time_us - 1)
         cells = f"{row.size:>11}  {'synthesized' if row.synthesized else 'ring':<12}"
         print(f"{cells}{row.time_us:>11.1f}{time:>11.1f}{error:>8.1%}{' fitted' if row.fitted else ''}")
-    for fitted, values in errors.items():
-        off = sorted(map(abs, values))
-        kind = "fitted" if fitted else "not fitted"
-        print(f"{kind}: {len(off)} rows, median {median(off):.1%}, worst {off[-1]:.1%}")
+    print_errors(errors)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -291,6 +291,14 @@ def simulated_us(row: Row, costs: LibraryProfile) -> float:
     return simulate(collective(row.collective, row.size, topology, algorithm=plan, profile=costs)).makespan / 1e6
 
 
+def print_errors(errors: Mapping[bool, list[float]]) -> None:
+    """A line for the relative errors of fitted rows (True), and one for the others."""
+    for fitted, values in errors.items():
+        off = sorted(map(abs, values))
+        kind = "fitted" if fitted else "not fitted"
+        print(f"{kind}: {len(off)} rows, median {median(off):.1%}, worst {off[-1]:.1%}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rows", help="measured times: CSV with gpu, collective, program, ranks, bytes, time_us")
@@ -304,10 +312,7 @@ def main() -> None:
         errors[row.fitted].append(error := time / row.time_us - 1)
         cells = f"{row.gpu:<6}{row.collective:<12}{row.kernel:>7}{row.ranks:>7}{row.size:>12}"
         print(f"{cells}{row.time_us:>11.2f}{time:>11.2f}{error:>8.1%}{' fitted' if row.fitted else ''}")
-    for fitted, values in errors.items():
-        off = sorted(map(abs, values))
-        kind = "fitted" if fitted else "not fitted"
-        print(f"{kind}: {len(off)} rows, median {median(off):.1%}, worst {off[-1]:.1%}")
+    print_errors(errors)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ class Cells:
         return Place(rank, buffer, *divmod(cell - first, self.parts), cell >= packets)
 
     def works(self, rank: int, block: ThreadBlock, operation: Operation, iteration: int = -1) -> tuple[Work, ...]:
-        """What an operation does. `iteration`: of the pipeline that it is in, whose chunks are `loop`."""
+        """What an operation does. `iteration`: of the pipeline that it is in, -1 outside of one."""
         return tuple(self._works(rank, self.plan.gpus[rank], block, operation, iteration))
 
     def _works(self, rank: int, gpu: Gpu, block: ThreadBlock, operation: Operation, iteration: int) -> Iterator[Work]:

@@ -15,8 +15,8 @@ class Kind:
     """What an operation takes and does.
 
     `sources`, `targets`: kinds of its references: ``L`` on the rank, ``R`` on others, ``S`` on a group; the last one
-    may come any number of times, after ``?`` also not at all. `channels`: channel types that it may name. `packet`:
-    which of its references are packets, by index; ``-1`` all remote or further ones.
+    may come any number of times. `channels`: channel types that it may name. `unit`: bytes, 0 of those that move none.
+    `reads_packets`, `writes_packets`: which of its sources and targets in scratch are packets.
     """
 
     sources: str = ""
